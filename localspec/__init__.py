@@ -1,0 +1,3 @@
+"""localspec: speculative decoding for GGUF models on one consumer GPU."""
+
+__version__ = "0.1.0"
