@@ -1,7 +1,8 @@
 """Every error a user can meet, with its exit code and the next step.
 
     LocalspecError (1)
-    ├── UsageError (2)          bad option, key, value, malformed TOML / JSONL, prompt too long
+    ├── UsageError (2)          bad option, key, value, malformed TOML / JSONL
+    │   └── PromptTooLongError (2)  the prompt does not fit the context
     ├── ModelFileError (1)      missing, unreadable, not GGUF, truncated
     ├── PairingError (1)        the draft does not belong to the target
     ├── EngineError (1)         load, decode or worker failure
@@ -42,6 +43,10 @@ class UsageError(LocalspecError):
     """The request itself is wrong: unknown name, bad value, prompt longer than the context."""
 
     exit_code = 2
+
+
+class PromptTooLongError(UsageError):
+    """The prompt is longer than the context; programs shorten the conversation and try again."""
 
 
 class ModelFileError(LocalspecError):

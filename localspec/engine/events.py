@@ -59,6 +59,10 @@ class Token:
     """Natural log-probability under the target's raw distribution, when asked for."""
     top: tuple[tuple[int, float], ...] = ()
     """(id, logprob) of the most likely tokens, when asked for."""
+    piece: bytes = b""
+    """The token's own bytes, whatever is held back of its text; when log-probabilities are asked for."""
+    top_pieces: tuple[bytes, ...] = ()
+    """The bytes of each token in `top`."""
 
 
 @dataclass(frozen=True, slots=True)
