@@ -66,3 +66,149 @@ class Summary:
     def draft_share(self) -> float | None:
         """Part of the decode time spent drafting."""
         return self.draft_s / self.decode_s if self.decode_s > 0 else None
+
+
+@dataclass(slots=True)
+class Stats:
+    """Running counts of one reply. Faces read `summary()`; the loop calls the `observe_*` methods."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    first_token_s: float | None = None
+    rows: int = 0
+    plain_tokens: int = 0
+    plain_s: float = 0.0
+    paused_at_token: int | None = None
+    tested_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
+
+    def observe_round(
+        self, method: str, drafted: int, tested: int, accepted: int, rows: int, committed: int,
+        draft_s: float, verify_s: float, other_s: float,
+    ) -> None:  # fmt: skip
+        """Count one round; `committed` are the tokens it added to the reply."""
+        wall = draft_s + verify_s + other_s
+        self.rounds += 1
+        self.completion_tokens += committed
+        self.drafted += drafted
+        self.tested += tested
+        self.accepted += accepted
+        self.rows += rows
+        self.decode_s += wall
+        self.draft_s += draft_s
+        self.verify_s += verify_s
+        if not drafted:
+            self.plain_tokens += committed
+            self.plain_s += wall
+            return
+        if method not in self.methods:
+            self.methods.append(method)
+        _add_at_each(self.tested_at, tested)
+        _add_at_each(self.accepted_at, accepted)
+        _grow(self.accepted_lengths, accepted + 1)
+        self.accepted_lengths[accepted] += 1
+
+    def summary(self, speedup: float | None = None) -> Summary:
+        """The counts so far, frozen."""
+        return Summary(
+            prompt_tokens=self.prompt_tokens,
+            reused_tokens=self.reused_tokens,
+            completion_tokens=self.completion_tokens,
+            rounds=self.rounds,
+            drafted=self.drafted,
+            tested=self.tested,
+            accepted=self.accepted,
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+            draft_s=self.draft_s,
+            verify_s=self.verify_s,
+            first_token_s=self.first_token_s,
+            rows=self.rows,
+            tested_at=tuple(self.tested_at),
+            accepted_at=tuple(self.accepted_at),
+            accepted_lengths=tuple(self.accepted_lengths),
+            methods=tuple(self.methods),
+            plain_tokens=self.plain_tokens,
+            plain_s=self.plain_s,
+            paused_at_token=self.paused_at_token,
+            speedup=speedup,
+        )
+
+
+def _grow(counts: list[int], n: int) -> None:
+    counts.extend([0] * (n - len(counts)))
+
+
+def _add_at_each(counts: list[int], n: int) -> None:
+    """Positions 0 … n-1 happened once more."""
+    _grow(counts, n)
+    for j in range(n):
+        counts[j] += 1
+
+
+ALARM_TESTED = 24
+"""Judged drafts before an acceptance of exactly nothing counts as a fault."""
+ALARM_PERFECT = 512
+"""Judged drafts of another model that may all be right before that is suspicious."""
+
+
+@dataclass(slots=True)
+class Alarms:
+    """Acceptance patterns over a session that mean a broken drafter rather than a weak one."""
+
+    tested: int = 0
+    accepted: int = 0
+    tested_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    raised: set[str] = field(default_factory=set)
+
+    def observe(self, tested: int, accepted: int) -> list[str]:
+        """Add one round's counts; returns new alarms as sentences, each once per session."""
+        self.tested += tested
+        self.accepted += accepted
+        _add_at_each(self.tested_at, tested)
+        _add_at_each(self.accepted_at, accepted)
+        found = []
+        if self.tested >= ALARM_TESTED and self.accepted == 0:
+            found.append(
+                ("none", f"none of {self.tested} tested draft tokens was accepted: the draft looks broken")
+            )
+        cliff = self._cliff()
+        if cliff is not None:
+            found.append(
+                ("cliff", f"acceptance falls to exactly 0 at draft position {cliff + 1} "
+                 f"({self.tested_at[cliff]} tested): the drafter's cache or positions look broken")
+            )  # fmt: skip
+        new = [text for key, text in found if key not in self.raised]
+        self.raised.update(key for key, _ in found)
+        return new
+
+    def perfect(self, is_copy: bool) -> list[str]:
+        """The alarm for a foreign model that is never wrong on text that is no copy."""
+        if is_copy or self.accepted < self.tested or self.tested < ALARM_PERFECT or "perfect" in self.raised:
+            return []
+        self.raised.add("perfect")
+        return [f"all of {self.tested} tested draft tokens were accepted: is the draft the target itself?"]
+
+    def _cliff(self) -> int | None:
+        rates: Sequence[tuple[int, int]] = list(zip(self.tested_at, self._padded(), strict=True))
+        for j in range(1, len(rates)):
+            before_tested, before = rates[j - 1]
+            tested, accepted = rates[j]
+            if tested >= ALARM_TESTED and accepted == 0 and before > 0.3 * before_tested:
+                return j
+        return None
+
+    def _padded(self) -> list[int]:
+        return self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))

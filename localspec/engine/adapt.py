@@ -1,0 +1,383 @@
+"""Which drafter, how many tokens, or none: decided per round from measured costs.
+
+A round of k drafted tokens is worth E[tokens] - λ · seconds, where λ is the rate the reply reaches
+anyway: drafting goes on while one more token earns more than its time would earn elsewhere, and k = 0
+(plain decoding) is one of the choices. Nothing here reads a clock, a logits row or a random number, so a
+recorded reply replays exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from localspec.engine.costs import Acceptance, Average, DraftCosts, VerifyCosts
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, always
+from localspec.engine.events import Notice
+
+QUIET_ROUNDS = 32
+"""Rounds without a draft after which speculation counts as paused."""
+PLAIN_BURST = 4
+"""One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""
+PROBE_SHARE = 0.02
+"""Most of the paused decode time that probes may spend."""
+MIN_PLAIN_TOKENS = 32
+PLAIN_WINDOW = 2048
+"""A plain baseline needs this many tokens, measured within this much of context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One finished round, as the policy sees it."""
+
+    method: str
+    buckets: tuple[int, ...]
+    """Buckets of the drafted tokens."""
+    tested: int
+    accepted: int
+    committed: tuple[int, ...]
+    """Token ids the round added."""
+    rows: int
+    n_past: int
+    """Target cells before the round's decode."""
+    draft_s: float
+    catchup_s: float
+    catchup_rows: int
+    verify_s: float
+    other_s: float
+    complete: bool = True
+    """False when the reply ended inside the round: its acceptance was cut off."""
+
+
+class Policy(Protocol):
+    """Makes the round's draft and learns from its outcome."""
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        """At most `limit` tokens from one of `drafters`; (`off`, None) is a plain round."""
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        """Learn from a round; returns what the user should know."""
+
+    def speedup(self) -> float | None:
+        """Measured speculative rate / measured plain rate at this context, or None."""
+
+    @property
+    def paused(self) -> bool: ...
+
+
+class FixedPolicy:
+    """Always `k` tokens from the first drafter that has a proposal; never pauses."""
+
+    paused = False
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        k = min(self._k, limit)
+        for drafter in drafters if k > 0 else ():
+            draft = drafter.propose(history, k, always, sampling if drafter.samples else None)
+            if len(draft):
+                return drafter.name, draft
+        return "off", None
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        return []
+
+    def speedup(self) -> float | None:
+        return None
+
+
+_PRIORS: dict[str, tuple[float, ...]] = {
+    # By confidence bucket: n-grams by match length, learned drafters by probability.
+    "ngram": (0.3, 0.42, 0.5, 0.6, 0.68, 0.75, 0.82, 0.87, 0.9, 0.93, 0.93, 0.93),
+}
+_LEARNED_PRIOR = (0.1, 0.2, 0.3, 0.42, 0.55, 0.65, 0.75, 0.82, 0.87, 0.91, 0.94, 0.97)
+
+
+@dataclass(slots=True)
+class Arm:
+    """What is known of one drafter."""
+
+    acceptance: Acceptance
+    costs: DraftCosts = field(default_factory=DraftCosts)
+    by_position: list[Average] = field(default_factory=list)
+    """Conditional acceptance at each draft position."""
+    next_probe: int = QUIET_ROUNDS
+    """Paused rounds until the next probe; doubles while probes lose."""
+
+    def chance_at(self, position: int) -> float:
+        if position < len(self.by_position) and self.by_position[position].count >= 8:
+            return self.by_position[position].value
+        return self.acceptance.mean()
+
+
+def _arm(name: str) -> Arm:
+    return Arm(Acceptance(_PRIORS.get(name, _LEARNED_PRIOR)))
+
+
+class AdaptivePolicy:
+    """Chooses drafter and k per round; see the module's first paragraph.
+
+    It outlives a reply: a session keeps one per target and drafters, so that later turns start informed.
+
+    Args:
+        verify: measured or stored decode times; filled further by every round.
+        p_min: confidence bucket below which drafts are cut, by the user's wish.
+    """
+
+    def __init__(self, verify: VerifyCosts | None = None, *, min_bucket: int = 0) -> None:
+        self.verify = verify or VerifyCosts()
+        self.arms: dict[str, Arm] = {}
+        self._min_bucket = min_bucket
+        self._overhead = Average()
+        self._rate = Average()
+        self._last_rows = 0
+        self._quiet = 0
+        self._drafted_recently = 0
+        self.paused = False
+        self._declined = Average()
+        self._paused_s = 0.0
+        self._probe_s = 0.0
+        self._plain_at: list[int] = []
+        self._burst = 0
+        self._since_plain = 0
+        self._spec_tokens = Average()
+        self._spec_seconds = Average()
+        self._shadow: tuple[str, Draft] | None = None
+
+    # -- choosing ---------------------------------------------------------------------------------
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        self._shadow = None
+        if limit <= 0 or not drafters:
+            return "off", None
+        plain_now = self._wants_plain(n_past)
+        for drafter in drafters:
+            arm = self.arms.setdefault(drafter.name, _arm(drafter.name))
+            if drafter.free:
+                draft = self._free_draft(drafter, arm, history, limit, n_past, plain_now)
+            elif plain_now:
+                continue
+            else:
+                draft = self._paid_draft(drafter, arm, history, limit, n_past, sampling)
+            if draft is not None and len(draft):
+                return drafter.name, draft
+        return "off", None
+
+    def _free_draft(
+        self, drafter: Drafter, arm: Arm, history: History, limit: int, n_past: int, plain_now: bool
+    ) -> Draft | None:
+        draft = drafter.propose(history, limit, lambda _, bucket: bucket >= self._min_bucket, None)
+        if not len(draft):
+            return None
+        chances = [arm.acceptance.chance(bucket) for bucket in draft.buckets]
+        k, ratio = self._best_k(chances, n_past, 0.0)
+        if k == 0 or plain_now:
+            self._declined.add(ratio)
+            self._shadow = (drafter.name, draft)
+            return None
+        draft.cut(k)
+        return draft
+
+    def _paid_draft(
+        self,
+        drafter: Drafter,
+        arm: Arm,
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> Draft | None:
+        per_token = arm.costs.per_token.value
+        chances = [arm.chance_at(i) for i in range(limit)]
+        k, ratio = self._best_k(chances, n_past, per_token)
+        if k == 0:
+            self._declined.add(ratio)
+            if not self._may_probe(arm, n_past):
+                return None
+            k = min(3, limit)
+        reach = 1.0
+        rate = self.rate(n_past)
+
+        def more(position: int, bucket: int) -> bool:
+            nonlocal reach
+            if bucket < self._min_bucket:
+                return False
+            reach *= arm.acceptance.chance(bucket)
+            # Two rows further smooths over the kernels' steps.
+            step = (self._cost(position + 3, n_past) - self._cost(position + 1, n_past)) / 2
+            return position == 0 or reach > rate * (step + per_token)
+
+        return drafter.propose(
+            history, min(limit, max(2 * k, 4)), more, sampling if drafter.samples else None
+        )
+
+    def _best_k(self, chances: Sequence[float], n_past: int, per_token_s: float) -> tuple[int, float]:
+        """k with the largest surplus over plain decoding, and its speed relative to plain.
+
+        Expected tokens of k drafts are 1 + Σᵢ Πⱼ≤ᵢ aⱼ (Leviathan et al. 2023, with measured a).
+        """
+        plain = self._cost(1, n_past)
+        if plain <= 0:
+            return min(3, len(chances)), 1.0
+        rate = self.rate(n_past)
+        best_k, best, ratio = 0, 1.0 - rate * plain, 0.0
+        reach, tokens = 1.0, 1.0
+        for k, chance in enumerate(chances, 1):
+            reach *= chance
+            tokens += reach
+            seconds = self._cost(k + 1, n_past) + k * per_token_s
+            ratio = max(ratio, tokens / seconds * plain)
+            surplus = tokens - rate * seconds
+            if surplus > best + 1e-9:
+                best_k, best = k, surplus
+        return best_k, ratio
+
+    def _cost(self, rows: int, n_past: int) -> float:
+        seconds = self.verify.seconds(rows, n_past)
+        return seconds + self._overhead.value if seconds else 0.0
+
+    def rate(self, n_past: int) -> float:
+        """Tokens per second that time is worth here: what the reply reaches, at least plain decoding."""
+        plain = self._cost(1, n_past)
+        floor = 1.0 / plain if plain > 0 else 0.0
+        return max(floor, self._rate.value)
+
+    def _wants_plain(self, n_past: int) -> bool:
+        """Whether this round should be a plain sample: bursts keep the baseline measured and cheap."""
+        if self._burst > 0:
+            return True
+        gain = max((self.speedup() or 2.0) - 1.0, 0.25)
+        if self._since_plain > max(128.0, 267.0 * gain):
+            self._burst = PLAIN_BURST
+            return True
+        return False
+
+    def _may_probe(self, arm: Arm, n_past: int) -> bool:
+        if not self.paused:
+            return self._quiet < QUIET_ROUNDS and arm.costs.per_token.count < 8
+        price = 3 * arm.costs.per_token.value + self._cost(4, n_past) - self._cost(1, n_past)
+        if self._quiet < arm.next_probe or self._probe_s + price > PROBE_SHARE * self._paused_s:
+            return False
+        arm.next_probe = self._quiet + 2 * min(arm.next_probe, 512)
+        return True
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        seconds = outcome.draft_s + outcome.verify_s + outcome.other_s
+        tokens = len(outcome.committed)
+        plain = not outcome.buckets
+        self._observe_costs(outcome, plain)
+        self._observe_shadow(outcome)
+        if not plain:
+            self._observe_acceptance(outcome)
+        if seconds > 0 and tokens and outcome.complete and self.verify.known(1):
+            self._rate.add(
+                tokens / seconds if plain is False else 1.0 / max(self._cost(1, outcome.n_past), 1e-9)
+            )
+        return self._pause_or_resume(plain, seconds, outcome)
+
+    def _observe_costs(self, outcome: Outcome, plain: bool) -> None:
+        self._overhead.add(outcome.other_s)
+        steady = outcome.rows == self._last_rows
+        if not plain or steady or not self.verify.known(1):
+            self.verify.observe(outcome.rows, outcome.n_past, outcome.verify_s)
+        self._last_rows = outcome.rows
+        if plain:
+            self._burst = max(0, self._burst - 1)
+            if steady:
+                self._plain_at += [outcome.n_past] * len(outcome.committed)
+                self._since_plain = 0
+        else:
+            self._since_plain += len(outcome.committed)
+            self._spec_tokens.add(float(len(outcome.committed)))
+            self._spec_seconds.add(outcome.draft_s + outcome.verify_s + outcome.other_s)
+            arm = self.arms.setdefault(outcome.method, _arm(outcome.method))
+            arm.costs.observe(
+                len(outcome.buckets),
+                outcome.draft_s - outcome.catchup_s,
+                outcome.catchup_rows,
+                outcome.catchup_s,
+            )
+
+    def _observe_acceptance(self, outcome: Outcome) -> None:
+        arm = self.arms[outcome.method]
+        for i in range(outcome.tested):
+            accepted = i < outcome.accepted
+            arm.acceptance.observe(outcome.buckets[i], accepted)
+            while len(arm.by_position) <= i:
+                arm.by_position.append(Average())
+            arm.by_position[i].add(float(accepted))
+
+    def _observe_shadow(self, outcome: Outcome) -> None:
+        """A free proposal that was not verified still meets the token the target chose."""
+        if self._shadow is not None and outcome.committed:
+            name, draft = self._shadow
+            self.arms[name].acceptance.observe(draft.buckets[0], draft.tokens[0] == outcome.committed[0])
+        self._shadow = None
+
+    def _pause_or_resume(self, plain: bool, seconds: float, outcome: Outcome) -> list[Notice]:
+        if self.paused:
+            self._paused_s += seconds
+        if plain:
+            self._quiet += 1
+            if self._quiet % 8 == 0:
+                self._drafted_recently = 0
+            if not self.paused and self._quiet >= QUIET_ROUNDS:
+                return [self._pause()]
+            return []
+        if self.paused:
+            self._probe_s += max(0.0, seconds - len(outcome.committed) * self._cost(1, outcome.n_past))
+        won = len(outcome.committed) / seconds * self._cost(1, outcome.n_past) if seconds > 0 else 1.0
+        self._quiet = 0 if not self.paused else self._quiet
+        self._drafted_recently += won > 1.0
+        if self.paused and self._drafted_recently >= 2:
+            self.paused = False
+            self._quiet = 0
+            return [Notice("resumed", f"drafts pay again here ({won:.2f}× in the last round)")]
+        return []
+
+    def _pause(self) -> Notice:
+        self.paused = True
+        self._paused_s = self._probe_s = 0.0
+        self._drafted_recently = 0
+        for arm in self.arms.values():
+            arm.next_probe = QUIET_ROUNDS * 2
+        if self._declined.count:
+            return Notice("paused", f"slower than plain here ({self._declined.value:.2f}×)")
+        return Notice("paused", "nothing here to copy from")
+
+    def speedup(self) -> float | None:
+        if not self._plain_at or not self._spec_seconds.count:
+            return None
+        newest = self._plain_at[-1]
+        self._plain_at = [n for n in self._plain_at[-256:] if newest - n <= PLAIN_WINDOW]
+        if len(self._plain_at) < MIN_PLAIN_TOKENS:
+            return None
+        plain = self._cost(1, newest)
+        spec = self._spec_tokens.value / self._spec_seconds.value
+        return spec * plain if plain > 0 else None

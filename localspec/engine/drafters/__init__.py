@@ -1,0 +1,1 @@
+"""Everything that proposes tokens, behind one small protocol (`base`)."""

@@ -1,0 +1,127 @@
+"""The drafter protocol, the reply's token history, and what a draft is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.sampling import Distribution
+
+Ids = NDArray[np.int32]
+
+BUCKETS = 12
+"""Confidence buckets a drafter sorts its tokens into, 0 = least sure."""
+
+
+class History:
+    """All token ids of prompt and reply, growing in place; the newest is not in the target's cache yet."""
+
+    def __init__(self, ids: Ids, capacity: int) -> None:
+        self._memory: Ids = np.zeros(max(capacity, len(ids)), np.int32)
+        self._memory[: len(ids)] = ids
+        self._length = len(ids)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, id: int) -> None:
+        if self._length == len(self._memory):
+            self._memory = np.concatenate([self._memory, np.zeros_like(self._memory)])
+        self._memory[self._length] = id
+        self._length += 1
+
+    @property
+    def ids(self) -> Ids:
+        """`[n]` view; valid until the next append."""
+        return self._memory[: self._length]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Proposed tokens with what the policy and the verdict need.
+
+    `q[i]` is the distribution token i was drawn from, or None for deterministic proposals.
+    """
+
+    tokens: list[int]
+    buckets: list[int]
+    """Confidence bucket of each token."""
+    q: list[Distribution] | None = None
+    catchup_rows: int = 0
+    """Committed tokens the drafter had to read first."""
+    catchup_s: float = 0.0
+    draft_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def cut(self, k: int) -> None:
+        """Keep the first `k` tokens; deterministic proposals only (dropping a drawn one biases the output)."""
+        if self.q is not None and k < len(self.tokens):
+            raise ValueError("a sampled draft token cannot be discarded after its draw")
+        del self.tokens[k:], self.buckets[k:]
+
+
+More = Callable[[int, int], bool]
+"""(position, bucket) → whether the next token is worth drafting; asked before it is drawn."""
+
+
+def always(position: int, bucket: int) -> bool:
+    """The `More` that never stops early."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSampling:
+    """How a drafter that has a real distribution should draw: rejection mode only."""
+
+    distribution: Callable[[NDArray[np.float32]], Distribution]
+    """Draft logits row → q, by the request's own truncation."""
+    uniform: Callable[[], float]
+
+
+class Drafter(Protocol):
+    """Proposes tokens for the target to judge.
+
+    The loop calls, per reply: `begin`, then rounds of `propose` (when the policy wants a draft) and
+    `commit` (after every round, also plain ones). Drafters that read the target's hidden states also get
+    `observe` after every target decode, prefill chunks included.
+    """
+
+    name: str
+    samples: bool
+    """Whether it can draw from a distribution (else its proposals are always deterministic)."""
+    free: bool
+    """Whether a proposal costs (almost) nothing, so that it may be made every round."""
+
+    def begin(self, history: History) -> None:
+        """A reply starts; `history` holds the whole prompt."""
+
+    def observe(self, tokens: Ids, start: int) -> None:
+        """The target decoded `tokens` at positions `start`…; its hidden states are readable now."""
+
+    def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
+        """Up to `k` tokens that may follow `history`; empty when there is nothing to say."""
+
+    def commit(self, history: History, accepted: int) -> None:
+        """The round is over: `accepted` tokens of the last draft (0 without one) are in `history`."""
+
+    def close(self) -> None:
+        """Free what the drafter owns; idempotent."""
+
+
+class DraftContextFull(Exception):
+    """The drafter's own context cannot hold the history."""
+
+
+def bucket_of(probability: float) -> int:
+    """Bucket of a probability: finer towards certainty, where it decides how long to draft."""
+    if probability >= 0.999:
+        return BUCKETS - 1
+    if probability >= 0.9:
+        return 7 + min(3, int((probability - 0.9) / 0.025))
+    return min(6, int(probability / 0.9 * 7))

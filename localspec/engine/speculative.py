@@ -1,0 +1,424 @@
+"""The loop: draft, verify in one target decode, judge, commit, roll back.
+
+    round:  draft d₁…d_k  →  target decodes [newest, d₁…d_k]  →  row i judges d_{i+1}, row k gives a bonus
+            →  commit the accepted prefix and one token of the target  →  drop the other cells
+
+Between rounds the target's cache holds every token of the history but the newest. The engine sees token
+ids only; text, templates and stop strings belong to the layer above, which may end the reply at any token
+through `Control.stop`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from localspec.engine.adapt import Outcome, Policy
+from localspec.engine.backend.context import DecodeAborted
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids
+from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
+from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
+from localspec.engine.stats import Alarms, Stats
+from localspec.errors import EngineError, PromptTooLongError, UsageError
+
+PREFILL_CHUNK = 512
+"""Prompt tokens per decode: the unit of progress and, on a GPU, of cancellation."""
+
+_DRAW, _RESIDUAL, _DRAFT = 0, 1, 2
+"""Lanes of the keyed random numbers."""
+
+
+class Target(Protocol):
+    """The target's sequence; `backend.Sequence` is one."""
+
+    n_past: int
+    n_ctx: int
+    n_batch: int
+    ids: Ids
+
+    @property
+    def undo_limit(self) -> int | None: ...
+    def decode(self, tokens: Ids, outputs: int) -> Any: ...
+    def guard(self) -> None: ...
+    def truncate(self, n: int) -> int: ...
+    def reusable_prefix(self, n: int) -> int: ...
+    def mark_reusable(self) -> None: ...
+
+
+class Control:
+    """How a reply is ended from outside: `cancel` from any thread, `stop` by the consumer of its tokens."""
+
+    def __init__(
+        self, on_cancel: Callable[[], None] | None = None, on_ended: Callable[[], None] | None = None
+    ) -> None:
+        self.cancelled = False
+        self.stop_reason: DoneReason | None = None
+        self._on_cancel = on_cancel
+        self._on_ended = on_ended
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self._on_cancel is not None:
+            self._on_cancel()
+
+    def acknowledge(self) -> None:
+        """The loop saw the cancel; native calls that put the caches in order must run again."""
+        if self.cancelled and self._on_ended is not None:
+            self._on_ended()
+
+    def stop(self, reason: DoneReason = "stop") -> None:
+        """The token just yielded is the last one; call between two `next`."""
+        self.stop_reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one reply asks of the loop."""
+
+    max_tokens: int | None
+    k_max: int
+    seed: int
+    eog: frozenset[int]
+    rejection: bool = False
+    """Judge sampled drafts by rejection instead of match."""
+    logprobs: int | None = None
+    require: bool = False
+    """A drafter failure ends the reply instead of switching speculation off."""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Wall time without the time the consumer spends between events."""
+
+    now: Callable[[], float]
+    idle_s: float = 0.0
+    _left_at: float = 0.0
+
+    def leave(self) -> None:
+        self._left_at = self.now()
+
+    def back(self) -> None:
+        self.idle_s += self.now() - self._left_at
+
+    def busy(self) -> float:
+        return self.now() - self.idle_s
+
+
+@dataclass(slots=True)
+class _RoundState:
+    """A round in progress: what must be put in order however it ends."""
+
+    base: int
+    """Target cells before the round's decode."""
+    drafter: Drafter | None = None
+    method: str = "off"
+    draft: Draft | None = None
+    rows: int = 1
+    tested: int = 0
+    accepted: int = 0
+    committed: list[int] = field(default_factory=list)
+    verify_s: float = 0.0
+    started: float = 0.0
+
+
+class Loop:
+    """One reply. `run()` is its event generator; closing it leaves caches equal to what was consumed.
+
+    Args:
+        sampler: the request's chain over the target's rows.
+        drafters: in order of preference; empty for plain decoding.
+        draft_distribution: a draft logits row → q under the request's truncation, for rejection.
+        alarms: the session's, so that patterns over several replies are seen.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Sequence[Drafter],
+        sampler: RowProcessor,
+        policy: Policy,
+        options: Options,
+        control: Control,
+        *,
+        draft_distribution: Callable[[Row], Distribution] | None = None,
+        alarms: Alarms | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._target = target
+        self._drafters = list(drafters)
+        self._sampler = sampler
+        self._policy = policy
+        self._options = options
+        self._control = control
+        self._alarms = alarms or Alarms()
+        self._clock = _Clock(now)
+        self._draws = 0
+        self.stats = Stats()
+        self._sampling = (
+            DraftSampling(draft_distribution, self._draft_uniform)
+            if options.rejection and draft_distribution is not None and not sampler.greedy
+            else None
+        )
+
+    def run(self, prompt: Ids) -> Iterator[Event]:
+        """Produce the reply to `prompt` (`[n]` ids, n ≥ 1).
+
+        Raises:
+            UsageError: the prompt is empty.
+            PromptTooLongError: it is longer than the context.
+        """
+        if not len(prompt):
+            raise UsageError("the prompt is empty")
+        if len(prompt) > self._target.n_ctx:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens, the context {self._target.n_ctx}",
+                hint="shorten the prompt or raise `--ctx`",
+            )
+        return self._run(prompt)
+
+    def _run(self, prompt: Ids) -> Iterator[Event]:
+        started = self._clock.busy()
+        history = History(prompt, self._target.n_ctx + self._options.k_max + 2)
+        reason: DoneReason = "error"
+        error: str | None = None
+        try:
+            yield from self._prefill(prompt)
+            for drafter in self._drafters:
+                drafter.begin(history)
+            self.stats.prefill_s = self._clock.busy() - started
+            reason = yield from self._rounds(history, started)
+        except DecodeAborted:
+            reason = "cancelled"
+        except EngineError as failure:
+            error = failure.message
+        yield Done(reason, self.stats.summary(self._policy.speedup()), error)
+
+    # -- prompt -----------------------------------------------------------------------------------
+
+    def _prefill(self, prompt: Ids) -> Iterator[Event]:
+        """Fill the target's cache with all but the last prompt token, reusing what is there."""
+        target, last = self._target, len(prompt) - 1
+        reused = target.reusable_prefix(_common_prefix(target.ids[: target.n_past], prompt[:last]))
+        target.truncate(reused)
+        self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
+        yield from self._emit(Prefill(reused, len(prompt), reused))
+        chunk = min(PREFILL_CHUNK, target.n_batch)
+        for start in range(reused, last, chunk):
+            if self._control.cancelled:
+                raise DecodeAborted
+            tokens = prompt[start : min(start + chunk, last)]
+            self._decode_target(tokens, 0)
+            yield from self._emit(Prefill(start + len(tokens), len(prompt), reused))
+        target.mark_reusable()
+
+    def _decode_target(self, tokens: Ids, outputs: int) -> Any:
+        start = self._target.n_past
+        rows = self._target.decode(tokens, outputs)
+        for drafter in self._drafters:
+            drafter.observe(tokens, start)
+        return rows
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _rounds(self, history: History, reply_started: float) -> Generator[Event, None, DoneReason]:
+        """Rounds until the reply ends; returns why it ended."""
+        while True:
+            assert self._target.n_past == len(history) - 1, "the cache must lack exactly the newest token"
+            if self._control.cancelled:
+                return "cancelled"
+            if len(history) > self._target.n_ctx:
+                return "context"
+            if self._options.max_tokens is not None and self._left() <= 0:
+                return "length"
+            state = _RoundState(base=self._target.n_past, started=self._clock.busy())
+            reason: DoneReason | None = None
+            notices: list[Notice] = []
+            try:
+                notices += self._draft(state, history)
+                rows = self._verify(state, history)
+                for token in self._judge(state, history, rows):
+                    if self.stats.first_token_s is None:
+                        self.stats.first_token_s = self._clock.busy() - reply_started
+                    if isinstance(token, Token):
+                        yield from self._emit(token)
+                    reason = self._ends(token, state)
+                    if reason is not None:
+                        break
+            finally:
+                event, more_notices = self._finish(state, history, complete=reason is None)
+            for notice in (*notices, *more_notices):
+                yield from self._emit(notice)
+            yield from self._emit(event)
+            if reason is not None:
+                return reason
+
+    def _left(self) -> int:
+        assert self._options.max_tokens is not None
+        return self._options.max_tokens - self.stats.completion_tokens
+
+    def _limit(self) -> int:
+        """Most tokens that may be drafted now: budget, context and what the target can undo."""
+        limits = [self._options.k_max, self._target.n_ctx - self._target.n_past - 1, self._target.n_batch - 1]
+        if self._options.max_tokens is not None:
+            limits.append(self._left() - 1)
+        if self._target.undo_limit is not None:
+            limits.append(self._target.undo_limit)
+        return max(0, min(limits))
+
+    def _draft(self, state: _RoundState, history: History) -> list[Notice]:
+        limit = self._limit()
+        if not self._drafters:
+            return []
+        try:
+            state.method, state.draft = self._policy.draft(
+                self._drafters, history, limit, state.base, self._sampling
+            )
+        except EngineError as failure:
+            if self._options.require:
+                raise
+            dropped = ", ".join(drafter.name for drafter in self._drafters)
+            self._drafters = []
+            return [Notice("off", f"{dropped} failed: {failure.message}")]
+        state.drafter = next((d for d in self._drafters if d.name == state.method), None)
+        if state.draft is not None:
+            self._check_draft(state.draft, limit)
+        return []
+
+    def _check_draft(self, draft: Draft, limit: int) -> None:
+        if len(draft) > limit:
+            raise EngineError(f"the drafter proposed {len(draft)} tokens where {limit} were allowed")
+
+    def _verify(self, state: _RoundState, history: History) -> Any:
+        drafted = state.draft.tokens if state.draft is not None else []
+        tokens = np.empty(len(drafted) + 1, np.int32)
+        tokens[0] = history.ids[-1]
+        tokens[1:] = drafted
+        if drafted:
+            self._target.guard()
+        before = self._clock.now()
+        rows = self._decode_target(tokens, len(tokens))
+        state.verify_s = self._clock.now() - before
+        state.rows = len(tokens)
+        return rows
+
+    def _judge(self, state: _RoundState, history: History, rows: Any) -> Iterator[Token | int]:
+        """Commit tokens one by one; an end-of-generation id comes as a bare int, it has no text.
+
+        The next row is looked at only when the previous draft was accepted and the consumer came back.
+        """
+        drafted = state.draft.tokens if state.draft is not None else []
+        for i in range(len(drafted) + 1):
+            proposed = drafted[i] if i < len(drafted) else None
+            accepted, id = self._verdict(rows[i], proposed, i, state, len(history))
+            if proposed is not None:
+                state.tested += 1
+                state.accepted += accepted
+            self._sampler.accept(id)
+            history.append(id)
+            state.committed.append(id)
+            if id in self._options.eog:
+                yield id
+            else:
+                logprob, top = self._logprobs(rows[i], id)
+                yield Token(id, "", "content", accepted, state.method, self.stats.rounds, logprob, top)
+            if not accepted:
+                return
+
+    def _verdict(
+        self, row: Row, proposed: int | None, i: int, state: _RoundState, position: int
+    ) -> tuple[bool, int]:
+        """(was the draft accepted, token to emit) for one row."""
+        if self._sampler.greedy:
+            id = self._sampler.best(row)
+            return id == proposed, id
+        p = self._sampler.distribution(row)
+        u = uniform(self._options.seed, position, _DRAW)
+        if proposed is None:
+            return False, p.draw(u)
+        q = state.draft.q[i] if state.draft is not None and state.draft.q is not None else None
+        return judge(p, proposed, q, u, uniform(self._options.seed, position, _RESIDUAL))
+
+    def _draft_uniform(self) -> float:
+        self._draws += 1
+        return uniform(self._options.seed, self._draws, _DRAFT)
+
+    def _logprobs(self, row: Row, id: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+        n = self._options.logprobs
+        if n is None:
+            return None, ()
+        values = log_softmax(row)
+        best = np.argpartition(values, len(values) - n)[len(values) - n :] if n else np.empty(0, np.intp)
+        best = best[np.argsort(-values[best], kind="stable")]
+        return float(values[id]), tuple((int(j), float(values[j])) for j in best)
+
+    def _ends(self, token: Token | int, state: _RoundState) -> DoneReason | None:
+        """The ordered end rules of one committed token: end of generation, stop string, length."""
+        if isinstance(token, int):
+            return "stop"
+        if self._control.stop_reason is not None:
+            return self._control.stop_reason
+        limit = self._options.max_tokens
+        if limit is not None and self.stats.completion_tokens + len(state.committed) >= limit:
+            return "length"
+        return "cancelled" if self._control.cancelled else None
+
+    def _finish(self, state: _RoundState, history: History, *, complete: bool) -> tuple[Round, list[Notice]]:
+        """Bring caches, counters and the policy to the last committed token, however the round ended."""
+        self._control.acknowledge()
+        self._target.truncate(min(state.base + len(state.committed), self._target.n_past))
+        for drafter in self._drafters:
+            drafter.commit(history, state.accepted if drafter is state.drafter else 0)
+        draft = state.draft
+        drafted = len(draft) if draft is not None else 0
+        draft_s = draft.draft_s + draft.catchup_s if draft is not None else 0.0
+        wall = self._clock.busy() - state.started
+        other_s = max(0.0, wall - draft_s - state.verify_s)
+        tokens = [id for id in state.committed if id not in self._options.eog]
+        notices: list[Notice] = []
+        if state.committed:
+            self.stats.observe_round(
+                state.method, drafted, state.tested, state.accepted, state.rows, len(tokens),
+                draft_s, state.verify_s, other_s,
+            )  # fmt: skip
+            notices = self._learn(state, draft, draft_s, other_s, complete)
+        event = Round(
+            state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
+            draft_s, state.verify_s, other_s, len(tokens),
+        )  # fmt: skip
+        return event, notices
+
+    def _learn(
+        self, state: _RoundState, draft: Draft | None, draft_s: float, other_s: float, complete: bool
+    ) -> list[Notice]:
+        was_paused = self._policy.paused
+        notices = self._policy.observe(
+            Outcome(
+                state.method, tuple(draft.buckets) if draft is not None else (), state.tested, state.accepted,
+                tuple(state.committed), state.rows, state.base, draft_s,
+                draft.catchup_s if draft is not None else 0.0, draft.catchup_rows if draft is not None else 0,
+                state.verify_s, other_s, complete,
+            )
+        )  # fmt: skip
+        if self._policy.paused and not was_paused and self.stats.paused_at_token is None:
+            self.stats.paused_at_token = self.stats.completion_tokens
+        if state.tested:
+            notices += [Notice("alarm", text) for text in self._alarms.observe(state.tested, state.accepted)]
+        return notices
+
+    def _emit(self, event: Event) -> Iterator[Event]:
+        """Yield an event without counting the consumer's time."""
+        self._clock.leave()
+        try:
+            yield event
+        finally:
+            self._clock.back()
+
+
+def _common_prefix(a: Ids, b: Ids) -> int:
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

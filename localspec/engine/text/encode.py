@@ -1,0 +1,166 @@
+"""Turns rendered text into ids so that only the template can write control tokens.
+
+Text from a user, a tool or a model may contain the spelling of a control token (`<|im_start|>`). Before
+rendering it is *marked*: a noncharacter is put after the first character of every such spelling, which
+survives whatever a template does to a string (trim, split, concatenation, JSON). After rendering, a marked
+spelling matches no control token, and its surroundings are tokenised as plain text. Text without such
+spellings is untouched and tokenised in one call, exactly as without marking.
+
+A *marked text* is a `str` that may contain `MARK`. Knows nothing of templates or chats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from localspec.engine.text.vocabulary import Vocabulary
+
+MARK = "\ufdd0"
+"""A Unicode noncharacter: never meant for interchange, so a text loses nothing when it is replaced."""
+_REPLACEMENT = "\ufffd"
+_ESCAPED_MARK = "\\ufdd0"  # what a JSON filter that escapes non-ASCII makes of it
+
+
+def unmark(marked: str) -> str:
+    """The text as a reader sees it."""
+    return marked.replace(MARK, "").replace(_ESCAPED_MARK, "") if MARK[0] in marked else marked
+
+
+class ControlTexts:
+    """The spellings that the tokenizer turns into control tokens, and where they occur."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(text for text in texts if len(text) > 1 and not text.isspace())
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        for text in self._texts:
+            self._lengths.setdefault(text[0], ())
+        for first in self._lengths:
+            lengths = {len(text) for text in self._texts if text[0] == first}
+            self._lengths[first] = tuple(sorted(lengths, reverse=True))
+        firsts = "".join(re.escape(first) for first in self._lengths)
+        self._first = re.compile(f"[{firsts}]" if firsts else "(?!)")
+        # A string that *ends* like the start of a control token may be completed by what follows it.
+        self._starts = frozenset(
+            text[:cut] for text in self._texts if not text[0].isalnum() for cut in range(1, len(text))
+        )
+        self._longest = max(map(len, self._texts), default=0)
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._texts
+
+    def at(self, text: str, start: int) -> str | None:
+        """The longest control text at `start`."""
+        for length in self._lengths.get(text[start : start + 1], ()):
+            candidate = text[start : start + length]
+            if candidate in self._texts:
+                return candidate
+        return None
+
+    def find_all(self, text: str) -> Iterator[tuple[int, int]]:
+        """(start, end) of the control texts in `text`, leftmost and longest, not overlapping."""
+        start = 0
+        while (first := self._first.search(text, start)) is not None:
+            found = self.at(text, first.start())
+            start = first.start() + (len(found) if found else 1)
+            if found:
+                yield first.start(), start
+
+    def mark(self, text: str) -> str:
+        """`text` such that neither it nor its concatenation with others spells a control token."""
+        if MARK in text:
+            text = text.replace(MARK, _REPLACEMENT)
+        breaks = [
+            first.start() + 1 for first in self._first.finditer(text) if self.at(text, first.start()) is not None
+        ]
+        if (tail := self._open_tail(text)) is not None and tail + 1 not in breaks:
+            breaks.append(tail + 1)
+        if not breaks:
+            return text
+        edges = [0, *sorted(breaks), len(text)]
+        return MARK.join(text[a:b] for a, b in zip(edges, edges[1:], strict=False))
+
+    def _open_tail(self, text: str) -> int | None:
+        """Where a proper prefix of a control text starts that reaches the end of `text`, spaces aside."""
+        end = len(text.rstrip())
+        for start in range(max(0, end - self._longest), end):
+            if text[start] in self._lengths and text[start:end] in self._starts:
+                return start
+        return None
+
+
+class Encoder:
+    """A vocabulary with its control texts: tokenises marked text and spells ids as marked text."""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.vocab = vocab
+        self.controls = ControlTexts(vocab.token_text(i) for i in range(vocab.n_vocab) if vocab.is_control(i))
+        sample = vocab.tokenize("a", special=False, add_special=False)
+        self.adds_space = bool(sample) and vocab.piece(sample[0]).startswith(b" ")
+        """SentencePiece style: a space is put before text that starts a prompt or follows a control token."""
+
+    def mark(self, value: Any) -> Any:
+        """`value` with every string in it marked, through lists and dicts; new containers, plain types."""
+        if isinstance(value, str):
+            return self.controls.mark(value)
+        if isinstance(value, dict):
+            return {self.mark(key): self.mark(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.mark(item) for item in value]
+        return value
+
+    def tokenize(self, marked: str, *, after_text: bool = False) -> list[int]:
+        """Ids of a marked text; no BOS or EOS is added.
+
+        `after_text`: the ids will follow an ordinary token rather than a control token or nothing.
+        """
+        if not marked:
+            return []
+        if after_text and self.adds_space and self.controls.at(marked, 0) is None:
+            return self._tokenize_middle(marked)
+        if MARK not in marked:
+            return self.vocab.tokenize(marked, special=True, add_special=False)
+        ids: list[int] = []
+        for text, plain in self._parts(marked):
+            ids += self.vocab.tokenize(text, special=not plain, add_special=False)
+        return ids
+
+    def _tokenize_middle(self, marked: str) -> list[int]:
+        # Tokenised behind a newline, whose ids are then dropped, the text gets no space of its own.
+        newline = self.tokenize("\n")
+        ids = self.tokenize("\n" + marked)
+        return ids[len(newline) :] if ids[: len(newline)] == newline else self.tokenize(marked)
+
+    def _parts(self, marked: str) -> Iterator[tuple[str, bool]]:
+        """Runs of (text, plain): plain ones lie between control tokens and held a mark."""
+        done = run = 0
+        for start, end in [*self.controls.find_all(marked), (len(marked), len(marked))]:
+            between = marked[run:start]
+            if MARK in between:
+                if run > done:
+                    yield marked[done:run], False
+                yield unmark(between), True
+                done = start
+            run = end
+        if len(marked) > done:
+            yield marked[done:], False
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each id, control tokens spelled out."""
+        return [self.vocab.piece(i, True) for i in ids]
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """The marked text of generated ids: control tokens as the template writes them, the rest marked."""
+        out: list[str] = []
+        run: list[bytes] = []
+        for id in ids:
+            if self.vocab.is_control(id):
+                out += (self._decode(run), self.vocab.token_text(id))
+                run = []
+            else:
+                run.append(self.vocab.piece(id))
+        return "".join([*out, self._decode(run)])
+
+    def _decode(self, run: list[bytes]) -> str:
+        return self.controls.mark(b"".join(run).decode("utf-8", "replace")) if run else ""
