@@ -1,0 +1,156 @@
+"""Writers of tiny learned drafters for the tiny targets: EAGLE-3, DFlash, DFlash2 and DSpark.
+
+Their weights are random, so a target with few live ids is what gives them accepted drafts. Tensor names
+and keys are those llama.cpp's loaders of `eagle3` and `dflash` ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.selftest.targets import RMS_EPS, Shape, attention, attention_keys, feed_forward, head_norms
+from localspec.selftest.vocab import TEXT, Vocabulary
+from localspec.selftest.weights import Draw, TinyFile, Value, tiny_file
+
+EAGLE3_LAYERS = (0, 1, 2)
+"""Target layers whose input an EAGLE-3 head reads; their order matters."""
+DFLASH_LAYERS = (1, 2)
+DFLASH_BLOCK = 8
+ONE_LAYER = Shape(layers=1)
+TWO_LAYERS = Shape(layers=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a draft file is made of."""
+
+    name: str
+    base: str
+    """Name of the target it was made for."""
+    draw: Draw
+    vocab: Vocabulary = TEXT
+    shape: Shape = ONE_LAYER
+    target_width: int = 64
+
+    def keys(self, file: TinyFile, **more: Value) -> None:
+        """Add the base model's name and the sizes."""
+        shape = self.shape
+        file.writer.add_base_model_count(1)
+        file.writer.add_base_model_name(0, self.base)
+        file.set(
+            vocab_size=len(self.vocab), context_length=shape.n_ctx, embedding_length=shape.width,
+            block_count=shape.layers, feed_forward_length=shape.ff,
+            attention__layer_norm_rms_epsilon=RMS_EPS, **attention_keys(shape), **more,
+        )  # fmt: skip
+
+
+def write_eagle3(
+    path: Path,
+    draft: Draft,
+    *,
+    reduced: Sequence[int] = (),
+    norm_before_fc: bool = False,
+    own_head: bool = False,
+) -> None:
+    """An EAGLE-3 head.
+
+    Args:
+        reduced: target ids of a reduced draft vocabulary; empty = the whole one.
+        norm_before_fc: normalise the three features before fusing them (EAGLE-3.1).
+        own_head: bring an output matrix and embeddings; always so with `reduced`, and the file then
+            carries no tokenizer.
+    """
+    import numpy as np
+
+    shape = draft.shape
+    own_head = own_head or bool(reduced)
+    with tiny_file(path, "eagle3", draft.name, draft.draw) as file:
+        draft.keys(
+            file,
+            target_layers=list(EAGLE3_LAYERS),
+            target_hidden_size=draft.target_width,
+            norm_before_fc=norm_before_fc,
+        )
+        if reduced:
+            file.writer.add_tokenizer_model("none")
+        else:
+            draft.vocab.write(file.writer)
+        features = len(EAGLE3_LAYERS) * draft.target_width
+        file.matrix("fc", shape.width, features)
+        if norm_before_fc:
+            file.norm("enc.output_norm", features)
+        file.norm("blk.0.attn_norm", shape.width)
+        file.norm("blk.0.attn_norm_2", shape.width)
+        attention(file, "blk.0", shape, inputs=2 * shape.width)
+        file.norm("blk.0.ffn_norm", shape.width)
+        feed_forward(file, "blk.0", shape)
+        file.norm("output_norm", shape.width)
+        if own_head:
+            file.matrix("token_embd", len(draft.vocab), shape.width)
+            file.matrix("output", len(reduced) or len(draft.vocab), shape.width)
+        if reduced:
+            file.add("d2t", np.array(reduced, dtype=np.int64))
+
+
+def write_dflash(path: Path, draft: Draft) -> None:
+    """A DFlash block drafter that shares the target's embeddings and output."""
+    with tiny_file(path, "dflash", draft.name, draft.draw) as file:
+        _dflash_keys(file, draft)
+        _dflash_body(file, draft)
+
+
+def write_dspark(path: Path, draft: Draft, *, rank: int = 8) -> None:
+    """DFlash with a Markov head of `rank` and a confidence head."""
+    with tiny_file(path, "dflash", draft.name, draft.draw) as file:
+        _dflash_keys(file, draft, sample_from_anchor=True, has_confidence_head=True)
+        _dflash_body(file, draft)
+        file.matrix("markov_w1", len(draft.vocab), rank)
+        file.matrix("markov_w2", len(draft.vocab), rank)
+        file.matrix("conf_proj", 1, draft.shape.width + rank, gain=0.2)
+        file.vector("conf_proj.bias", 1)
+
+
+def write_dflash2(
+    path: Path, draft: Draft, *, top_k: int = 4, rank: int = 8, taps: int = 3, group: int = 8
+) -> None:
+    """DFlash with block convolutions and a selector that scores transitions between `top_k` candidates."""
+    width = draft.shape.width
+    with tiny_file(path, "dflash", draft.name, draft.draw) as file:
+        _dflash_keys(
+            file,
+            draft,
+            conv_kernel_size=taps,
+            conv_group_size=group,
+            selector_rank=rank,
+            selector_top_k=top_k,
+        )
+        _dflash_body(file, draft)
+        file.matrix("selector_predecessor", len(draft.vocab), rank)
+        file.matrix("selector_successor", len(draft.vocab), rank)
+        file.matrix("selector_hidden", rank, width)
+        for layer in range(draft.shape.layers):
+            for part in ("attn", "ffn"):
+                name = f"blk.{layer}.{part}_conv"
+                file.vector(f"{name}_base", 2, taps, width, scale=0.3)
+                file.matrix(f"{name}_proj", 2 * taps * (width // group), width, gain=0.2)
+
+
+def _dflash_keys(file: TinyFile, draft: Draft, **more: Value) -> None:
+    draft.vocab.write(file.writer)
+    draft.keys(file, target_layers=list(DFLASH_LAYERS), block_size=DFLASH_BLOCK, **more)
+
+
+def _dflash_body(file: TinyFile, draft: Draft) -> None:
+    shape = draft.shape
+    file.matrix("fc", shape.width, len(DFLASH_LAYERS) * draft.target_width)
+    file.norm("enc.output_norm", shape.width)
+    for layer in range(shape.layers):
+        block = f"blk.{layer}"
+        file.norm(f"{block}.attn_norm", shape.width)
+        attention(file, block, shape)
+        head_norms(file, block, shape)
+        file.norm(f"{block}.ffn_norm", shape.width)
+        feed_forward(file, block, shape)
+    file.norm("output_norm", shape.width)

@@ -1,0 +1,129 @@
+"""One tiny GGUF being written: keys through `gguf`, tensors drawn from a fixed seed.
+
+A tensor depends on the seed, its name and its shape only, so two files that share a seed share every
+tensor they have in common: a padded vocabulary keeps its first rows, a target with a NextN layer keeps
+its trunk. It knows no architecture.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gguf
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float32]
+
+Value = int | float | bool | str | Sequence[int]
+"""What an architecture key can hold."""
+
+QUIET = 0.02
+"""Size of an id's output row relative to the others when the id is to stay out of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How the tensors of a file are drawn."""
+
+    seed: int
+    scale: float = 0.4
+    """Standard deviation of the matrices. At 0.02 the argmax ignores all but the last token."""
+    jitter: float = 0.0
+    """Share of each matrix taken from `jitter_seed` instead: a model that resembles another."""
+    jitter_seed: int = 0
+    quantization: str | None = None
+    """`Q8_0`, `Q4_0`, …: ggml type of the matrices; None = F32."""
+
+    def normal(self, name: str, *shape: int) -> Array:
+        """Standard normal values of the tensor `name`; a longer first axis keeps the shorter one's rows."""
+        import numpy as np
+
+        def of(seed: int) -> NDArray[np.float64]:
+            return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
+
+        values = of(self.seed)
+        if self.jitter:
+            values = np.sqrt(1 - self.jitter**2) * values + self.jitter * of(self.jitter_seed)
+        return values.astype(np.float32)
+
+    def vocabulary_table(self, name: str, n_vocab: int, width: int, live: Sequence[int]) -> Array:
+        """A matrix `[n_vocab, width]` whose rows outside `live` are too quiet to win an argmax."""
+        import numpy as np
+
+        loudness = np.full((n_vocab, 1), QUIET, dtype=np.float32)
+        loudness[list(live)] = 1.0
+        return self.normal(name, n_vocab, width) * loudness * self.scale
+
+
+class TinyFile:
+    """An open GGUF; use it through `tiny_file`."""
+
+    def __init__(self, writer: gguf.GGUFWriter, draw: Draw) -> None:
+        self.writer = writer
+        self.arch = writer.arch
+        self.draw = draw
+
+    def set(self, **keys: Value) -> None:
+        """Add architecture keys, `a__b` standing for `<arch>.a.b`."""
+        writer = self.writer
+        for name, value in keys.items():
+            key = f"{self.arch}.{name.replace('__', '.')}"
+            if isinstance(value, bool):
+                writer.add_bool(key, value)
+            elif isinstance(value, int):
+                writer.add_uint32(key, value)
+            elif isinstance(value, float):
+                writer.add_float32(key, value)
+            elif isinstance(value, str):
+                writer.add_string(key, value)
+            else:
+                writer.add_array(key, value)
+
+    def matrix(self, name: str, *shape: int, gain: float = 1.0) -> None:
+        """Add `<name>.weight` of `shape` (outputs × inputs)."""
+        self.add(f"{name}.weight", self.draw.normal(name, *shape) * (self.draw.scale * gain), quantize=True)
+
+    def norm(self, name: str, size: int) -> None:
+        """Add `<name>.weight` of a norm: around one, so that a forgotten norm weight shows."""
+        self.add(f"{name}.weight", 1 + 0.1 * self.draw.normal(name, size))
+
+    def vector(self, name: str, *shape: int, scale: float = 0.1, shift: float = 0.0) -> None:
+        """Add the tensor `name`, never quantised: a bias, a convolution, a rate."""
+        self.add(name, scale * self.draw.normal(name, *shape) + shift)
+
+    def add(self, name: str, values: NDArray[Any], *, quantize: bool = False) -> None:
+        """Add a tensor as it is, or quantised like the file's matrices."""
+        if not (quantize and self.draw.quantization):
+            self.writer.add_tensor(name, values)
+            return
+        import gguf
+
+        kind = gguf.GGMLQuantizationType[self.draw.quantization]
+        self.writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+@contextmanager
+def tiny_file(path: Path, arch: str, name: str, draw: Draw) -> Iterator[TinyFile]:
+    """Write `path` from what the body adds; nothing is left when the body raises."""
+    import gguf
+
+    part = path.with_name(path.name + ".part")
+    writer = gguf.GGUFWriter(part, arch)
+    try:
+        writer.add_name(name)
+        yield TinyFile(writer, draw)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        part.replace(path)
+    finally:
+        writer.close()
+        part.unlink(missing_ok=True)
