@@ -8,12 +8,13 @@ recorded reply replays exactly.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from localspec.engine.costs import Acceptance, Average, DraftCosts, VerifyCosts
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, always
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History
 from localspec.engine.events import Notice
 
 QUIET_ROUNDS = 32
@@ -32,8 +33,8 @@ class Outcome:
     """One finished round, as the policy sees it."""
 
     method: str
-    buckets: tuple[int, ...]
-    """Buckets of the drafted tokens."""
+    confidences: tuple[float, ...]
+    """The drafter's estimate of each drafted token; empty for a plain round."""
     tested: int
     accepted: int
     committed: tuple[int, ...]
@@ -78,8 +79,12 @@ class FixedPolicy:
 
     paused = False
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, p_min: float = 0.0) -> None:
         self._k = k
+        self._p_min = p_min
+
+    def _more(self, position: int, confidence: float) -> bool:
+        return confidence >= self._p_min
 
     def draft(
         self,
@@ -91,7 +96,7 @@ class FixedPolicy:
     ) -> tuple[str, Draft | None]:
         k = min(self._k, limit)
         for drafter in drafters if k > 0 else ():
-            draft = drafter.propose(history, k, always, sampling if drafter.samples else None)
+            draft = drafter.propose(history, k, self._more, sampling if drafter.samples else None)
             if len(draft):
                 return drafter.name, draft
         return "off", None
@@ -103,18 +108,21 @@ class FixedPolicy:
         return None
 
 
-_PRIORS: dict[str, tuple[float, ...]] = {
-    # By confidence bucket: n-grams by match length, learned drafters by probability.
-    "ngram": (0.3, 0.42, 0.5, 0.6, 0.68, 0.75, 0.82, 0.87, 0.9, 0.93, 0.93, 0.93),
-}
-_LEARNED_PRIOR = (0.1, 0.2, 0.3, 0.42, 0.55, 0.65, 0.75, 0.82, 0.87, 0.91, 0.94, 0.97)
+_BUCKET_TOPS = (0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.86, 0.9, 0.93, 0.96, 0.99, 1.01)
+"""Upper ends of the confidence buckets: finer towards certainty, where it decides how long to draft."""
+_PRIOR = (0.1, 0.2, 0.35, 0.45, 0.6, 0.7, 0.78, 0.84, 0.88, 0.92, 0.95, 0.97)
+"""Acceptance to expect of each bucket before anything was seen: a little below the drafter's own word."""
+
+
+def bucket_of(confidence: float) -> int:
+    return bisect_right(_BUCKET_TOPS, confidence)
 
 
 @dataclass(slots=True)
 class Arm:
     """What is known of one drafter."""
 
-    acceptance: Acceptance
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(_PRIOR))
     costs: DraftCosts = field(default_factory=DraftCosts)
     by_position: list[Average] = field(default_factory=list)
     """Conditional acceptance at each draft position."""
@@ -127,10 +135,6 @@ class Arm:
         return self.acceptance.mean()
 
 
-def _arm(name: str) -> Arm:
-    return Arm(Acceptance(_PRIORS.get(name, _LEARNED_PRIOR)))
-
-
 class AdaptivePolicy:
     """Chooses drafter and k per round; see the module's first paragraph.
 
@@ -138,13 +142,13 @@ class AdaptivePolicy:
 
     Args:
         verify: measured or stored decode times; filled further by every round.
-        p_min: confidence bucket below which drafts are cut, by the user's wish.
+        p_min: confidence below which drafting stops, by the user's wish.
     """
 
-    def __init__(self, verify: VerifyCosts | None = None, *, min_bucket: int = 0) -> None:
+    def __init__(self, verify: VerifyCosts | None = None, *, p_min: float = 0.0) -> None:
         self.verify = verify or VerifyCosts()
         self.arms: dict[str, Arm] = {}
-        self._min_bucket = min_bucket
+        self._p_min = p_min
         self._overhead = Average()
         self._rate = Average()
         self._last_rows = 0
@@ -176,7 +180,7 @@ class AdaptivePolicy:
             return "off", None
         plain_now = self._wants_plain(n_past)
         for drafter in drafters:
-            arm = self.arms.setdefault(drafter.name, _arm(drafter.name))
+            arm = self.arms.setdefault(drafter.name, Arm())
             if drafter.free:
                 draft = self._free_draft(drafter, arm, history, limit, n_past, plain_now)
             elif plain_now:
@@ -190,10 +194,10 @@ class AdaptivePolicy:
     def _free_draft(
         self, drafter: Drafter, arm: Arm, history: History, limit: int, n_past: int, plain_now: bool
     ) -> Draft | None:
-        draft = drafter.propose(history, limit, lambda _, bucket: bucket >= self._min_bucket, None)
+        draft = drafter.propose(history, limit, lambda _, confidence: confidence >= self._p_min, None)
         if not len(draft):
             return None
-        chances = [arm.acceptance.chance(bucket) for bucket in draft.buckets]
+        chances = [arm.acceptance.chance(bucket_of(c)) for c in draft.confidences]
         k, ratio = self._best_k(chances, n_past, 0.0)
         if k == 0 or plain_now:
             self._declined.add(ratio)
@@ -222,11 +226,11 @@ class AdaptivePolicy:
         reach = 1.0
         rate = self.rate(n_past)
 
-        def more(position: int, bucket: int) -> bool:
+        def more(position: int, confidence: float) -> bool:
             nonlocal reach
-            if bucket < self._min_bucket:
+            if confidence < self._p_min:
                 return False
-            reach *= arm.acceptance.chance(bucket)
+            reach *= arm.acceptance.chance(bucket_of(confidence))
             # Two rows further smooths over the kernels' steps.
             step = (self._cost(position + 3, n_past) - self._cost(position + 1, n_past)) / 2
             return position == 0 or reach > rate * (step + per_token)
@@ -290,7 +294,7 @@ class AdaptivePolicy:
     def observe(self, outcome: Outcome) -> list[Notice]:
         seconds = outcome.draft_s + outcome.verify_s + outcome.other_s
         tokens = len(outcome.committed)
-        plain = not outcome.buckets
+        plain = not outcome.confidences
         self._observe_costs(outcome, plain)
         self._observe_shadow(outcome)
         if not plain:
@@ -316,9 +320,9 @@ class AdaptivePolicy:
             self._since_plain += len(outcome.committed)
             self._spec_tokens.add(float(len(outcome.committed)))
             self._spec_seconds.add(outcome.draft_s + outcome.verify_s + outcome.other_s)
-            arm = self.arms.setdefault(outcome.method, _arm(outcome.method))
+            arm = self.arms.setdefault(outcome.method, Arm())
             arm.costs.observe(
-                len(outcome.buckets),
+                len(outcome.confidences),
                 outcome.draft_s - outcome.catchup_s,
                 outcome.catchup_rows,
                 outcome.catchup_s,
@@ -328,7 +332,7 @@ class AdaptivePolicy:
         arm = self.arms[outcome.method]
         for i in range(outcome.tested):
             accepted = i < outcome.accepted
-            arm.acceptance.observe(outcome.buckets[i], accepted)
+            arm.acceptance.observe(bucket_of(outcome.confidences[i]), accepted)
             while len(arm.by_position) <= i:
                 arm.by_position.append(Average())
             arm.by_position[i].add(float(accepted))
@@ -337,7 +341,9 @@ class AdaptivePolicy:
         """A free proposal that was not verified still meets the token the target chose."""
         if self._shadow is not None and outcome.committed:
             name, draft = self._shadow
-            self.arms[name].acceptance.observe(draft.buckets[0], draft.tokens[0] == outcome.committed[0])
+            self.arms[name].acceptance.observe(
+                bucket_of(draft.confidences[0]), draft.tokens[0] == outcome.committed[0]
+            )
         self._shadow = None
 
     def _pause_or_resume(self, plain: bool, seconds: float, outcome: Outcome) -> list[Notice]:

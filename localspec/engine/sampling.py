@@ -7,7 +7,7 @@ order tokens are emitted, and never past the first rejection.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,8 +194,16 @@ class Sampler:
 class NativeSamplers:
     """The native parts of one request's chain, owned together."""
 
-    def __init__(self, candidates: CandidateArray, history: SamplerChain, truncation: SamplerChain, grammar: GrammarFilter | None,
-                 *, needs_history: bool, truncation_has_state: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        candidates: CandidateArray,
+        history: SamplerChain,
+        truncation: SamplerChain,
+        grammar: GrammarFilter | None,
+        *,
+        needs_history: bool,
+        truncation_has_state: bool,
+    ) -> None:
         self.candidates = candidates
         self.history = history
         self.history_length = history.length
@@ -224,7 +232,7 @@ class SamplerChain(Protocol):
 
     length: int
 
-    def apply(self, candidates: CandidateArray) -> None: ...
+    def apply(self, candidates: Any, /) -> None: ...
     def accept(self, id: int) -> None: ...
     def close(self) -> None: ...
 
@@ -232,7 +240,7 @@ class SamplerChain(Protocol):
 class GrammarFilter(Protocol):
     """Sets illegal candidates to -inf and follows what was emitted."""
 
-    def apply(self, candidates: CandidateArray) -> None: ...
+    def apply(self, candidates: Any, /) -> None: ...
     def accept(self, id: int) -> None: ...
     def close(self) -> None: ...
 

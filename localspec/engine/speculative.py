@@ -19,6 +19,7 @@ import numpy as np
 
 from localspec.engine.adapt import Outcome, Policy
 from localspec.engine.backend.context import DecodeAborted
+from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
@@ -47,65 +48,6 @@ class Target(Protocol):
     def truncate(self, n: int) -> int: ...
     def reusable_prefix(self, n: int) -> int: ...
     def mark_reusable(self) -> None: ...
-
-
-class Control:
-    """How a reply is ended from outside: `cancel` from any thread, `stop` by the consumer of its tokens."""
-
-    def __init__(
-        self, on_cancel: Callable[[], None] | None = None, on_ended: Callable[[], None] | None = None
-    ) -> None:
-        self.cancelled = False
-        self.stop_reason: DoneReason | None = None
-        self._on_cancel = on_cancel
-        self._on_ended = on_ended
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self._on_cancel is not None:
-            self._on_cancel()
-
-    def acknowledge(self) -> None:
-        """The loop saw the cancel; native calls that put the caches in order must run again."""
-        if self.cancelled and self._on_ended is not None:
-            self._on_ended()
-
-    def stop(self, reason: DoneReason = "stop") -> None:
-        """The token just yielded is the last one; call between two `next`."""
-        self.stop_reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What one reply asks of the loop."""
-
-    max_tokens: int | None
-    k_max: int
-    seed: int
-    eog: frozenset[int]
-    rejection: bool = False
-    """Judge sampled drafts by rejection instead of match."""
-    logprobs: int | None = None
-    require: bool = False
-    """A drafter failure ends the reply instead of switching speculation off."""
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Wall time without the time the consumer spends between events."""
-
-    now: Callable[[], float]
-    idle_s: float = 0.0
-    _left_at: float = 0.0
-
-    def leave(self) -> None:
-        self._left_at = self.now()
-
-    def back(self) -> None:
-        self.idle_s += self.now() - self._left_at
-
-    def busy(self) -> float:
-        return self.now() - self.idle_s
 
 
 @dataclass(slots=True)
@@ -155,7 +97,7 @@ class Loop:
         self._options = options
         self._control = control
         self._alarms = alarms or Alarms()
-        self._clock = _Clock(now)
+        self._clock = Clock(now)
         self._draws = 0
         self.stats = Stats()
         self._sampling = (
@@ -395,14 +337,24 @@ class Loop:
         self, state: _RoundState, draft: Draft | None, draft_s: float, other_s: float, complete: bool
     ) -> list[Notice]:
         was_paused = self._policy.paused
+        made = draft or Draft([], [])
         notices = self._policy.observe(
             Outcome(
-                state.method, tuple(draft.buckets) if draft is not None else (), state.tested, state.accepted,
-                tuple(state.committed), state.rows, state.base, draft_s,
-                draft.catchup_s if draft is not None else 0.0, draft.catchup_rows if draft is not None else 0,
-                state.verify_s, other_s, complete,
+                method=state.method,
+                confidences=tuple(made.confidences),
+                tested=state.tested,
+                accepted=state.accepted,
+                committed=tuple(state.committed),
+                rows=state.rows,
+                n_past=state.base,
+                draft_s=draft_s,
+                catchup_s=made.catchup_s,
+                catchup_rows=made.catchup_rows,
+                verify_s=state.verify_s,
+                other_s=other_s,
+                complete=complete,
             )
-        )  # fmt: skip
+        )
         if self._policy.paused and not was_paused and self.stats.paused_at_token is None:
             self.stats.paused_at_token = self.stats.completion_tokens
         if state.tested:

@@ -13,9 +13,6 @@ from localspec.engine.sampling import Distribution
 
 Ids = NDArray[np.int32]
 
-BUCKETS = 12
-"""Confidence buckets a drafter sorts its tokens into, 0 = least sure."""
-
 
 class History:
     """All token ids of prompt and reply, growing in place; the newest is not in the target's cache yet."""
@@ -48,8 +45,8 @@ class Draft:
     """
 
     tokens: list[int]
-    buckets: list[int]
-    """Confidence bucket of each token."""
+    confidences: list[float]
+    """The drafter's own estimate of each token, 0…1; the policy learns what it is worth."""
     q: list[Distribution] | None = None
     catchup_rows: int = 0
     """Committed tokens the drafter had to read first."""
@@ -60,17 +57,17 @@ class Draft:
         return len(self.tokens)
 
     def cut(self, k: int) -> None:
-        """Keep the first `k` tokens; deterministic proposals only (dropping a drawn one biases the output)."""
+        """Keep the first `k` tokens of a deterministic proposal; dropping a drawn one biases the output."""
         if self.q is not None and k < len(self.tokens):
             raise ValueError("a sampled draft token cannot be discarded after its draw")
-        del self.tokens[k:], self.buckets[k:]
+        del self.tokens[k:], self.confidences[k:]
 
 
-More = Callable[[int, int], bool]
-"""(position, bucket) → whether the next token is worth drafting; asked before it is drawn."""
+More = Callable[[int, float], bool]
+"""(position, confidence) → whether the next token is worth drafting; asked before it is drawn."""
 
 
-def always(position: int, bucket: int) -> bool:
+def always(position: int, confidence: float) -> bool:
     """The `More` that never stops early."""
     return True
 
@@ -116,12 +113,3 @@ class Drafter(Protocol):
 
 class DraftContextFull(Exception):
     """The drafter's own context cannot hold the history."""
-
-
-def bucket_of(probability: float) -> int:
-    """Bucket of a probability: finer towards certainty, where it decides how long to draft."""
-    if probability >= 0.999:
-        return BUCKETS - 1
-    if probability >= 0.9:
-        return 7 + min(3, int((probability - 0.9) / 0.025))
-    return min(6, int(probability / 0.9 * 7))

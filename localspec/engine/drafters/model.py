@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, bucket_of
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
 
 Rows = NDArray[np.float32]
 
@@ -94,14 +94,14 @@ class ModelDrafter:
         while True:
             q = sampling.distribution(row) if sampling else None
             id = int(row.argmax())
-            bucket = bucket_of(float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum()))
-            if not more(len(draft.tokens), bucket):
+            confidence = float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum())
+            if not more(len(draft.tokens), confidence):
                 break
             if sampling and q and draft.q is not None:
                 id = q.draw(sampling.uniform())  # the stop rule saw q, never the draw
                 draft.q.append(q)
             draft.tokens.append(id)
-            draft.buckets.append(bucket)
+            draft.confidences.append(confidence)
             if len(draft.tokens) >= k:
                 break
             self._one[0] = id

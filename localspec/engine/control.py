@@ -1,0 +1,67 @@
+"""What steers one reply from outside the loop: its options, its end, and a clock that skips the consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from localspec.engine.events import DoneReason
+
+
+class Control:
+    """How a reply is ended from outside: `cancel` from any thread, `stop` by the consumer of its tokens."""
+
+    def __init__(
+        self, on_cancel: Callable[[], None] | None = None, on_ended: Callable[[], None] | None = None
+    ) -> None:
+        self.cancelled = False
+        self.stop_reason: DoneReason | None = None
+        self._on_cancel = on_cancel
+        self._on_ended = on_ended
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self._on_cancel is not None:
+            self._on_cancel()
+
+    def acknowledge(self) -> None:
+        """The loop saw the cancel; native calls that put the caches in order must run again."""
+        if self.cancelled and self._on_ended is not None:
+            self._on_ended()
+
+    def stop(self, reason: DoneReason = "stop") -> None:
+        """The token just yielded is the last one; call between two `next`."""
+        self.stop_reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one reply asks of the loop."""
+
+    max_tokens: int | None
+    k_max: int
+    seed: int
+    eog: frozenset[int]
+    rejection: bool = False
+    """Judge sampled drafts by rejection instead of match."""
+    logprobs: int | None = None
+    require: bool = False
+    """A drafter failure ends the reply instead of switching speculation off."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Wall time without the time the consumer spends between events."""
+
+    now: Callable[[], float]
+    idle_s: float = 0.0
+    _left_at: float = 0.0
+
+    def leave(self) -> None:
+        self._left_at = self.now()
+
+    def back(self) -> None:
+        self.idle_s += self.now() - self._left_at
+
+    def busy(self) -> float:
+        return self.now() - self.idle_s
