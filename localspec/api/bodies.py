@@ -1,0 +1,233 @@
+"""Typed request bodies of the OpenAI-compatible API.
+
+Field names are OpenAI's; sampling extensions carry the names of `SamplingSettings`, so that they map one
+to one. Unknown fields are kept in `model_extra`, where the caller counts them. What a field means for the
+engine is `requests`' business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from localspec.engine.settings import Method, VerifyRule
+
+MAX_CHOICES = 16
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1_000
+MAX_TOP_LOGPROBS = 20
+MAX_MESSAGES = 4_096
+MAX_TOOLS = 256
+TOKEN_LIMIT = 2**31 - 1
+
+_Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=TOKEN_LIMIT)]
+_Window = Annotated[int, Field(ge=-1, le=TOKEN_LIMIT)]
+_Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT)]
+
+
+class _Strict(BaseModel):
+    """JSON types are taken literally: `"5"` is not 5 and `true` is not 1."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+class TextPart(_Strict):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(_Strict):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class MediaPart(_Strict):
+    """Accepted by type only to be refused with a reason: the models here read text."""
+
+    type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
+
+
+Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
+Content = str | list[Part]
+
+
+class FunctionCall(_Strict):
+    name: str
+    arguments: str
+    """JSON text, as the model wrote it."""
+
+
+class ToolCallItem(_Strict):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(_Strict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCallItem], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionDefinition(_Strict):
+    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Strict):
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
+class FunctionName(_Strict):
+    name: str
+
+
+class NamedTool(_Strict):
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class TextFormat(_Strict):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(_Strict):
+    type: Literal["json_object"]
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    """llama-server's short form."""
+
+
+class NamedSchema(_Strict):
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: str | None = None
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Strict):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+
+
+class Prediction(_Strict):
+    """Text the reply will resemble: it feeds the n-gram drafter."""
+
+    type: Literal["content"] = "content"
+    content: str | list[TextPart]
+
+
+class Speculation(BaseModel):
+    """How this one request speculates; a misspelt key is an error, because it would change nothing."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+
+    enabled: bool = True
+    """False decodes plainly."""
+    method: Method | None = None
+    k: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Fixed draft length, never paused; 0 decodes plainly."""
+    p_min: _Unit | None = None
+    verify: VerifyRule | None = None
+    require: bool | None = None
+    """Fail instead of decoding plainly when speculation is impossible."""
+
+
+class GenerationBody(BaseModel):
+    """Fields shared by every operation that generates."""
+
+    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+
+    model: Annotated[str, Field(max_length=1_000)] | None = None
+    max_tokens: _Positive | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    """-1 draws a seed."""
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    top_p: _Unit | None = None
+    top_k: _Count | None = None
+    min_p: _Unit | None = None
+    typical_p: _Unit | None = None
+    repeat_last_n: _Window | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    dry_multiplier: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    dry_base: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] | None = None
+    dry_allowed_length: _Count | None = None
+    dry_penalty_last_n: _Window | None = None
+    dry_sequence_breakers: Annotated[list[str], Field(max_length=64)] | None = None
+    xtc_probability: _Unit | None = None
+    xtc_threshold: _Unit | None = None
+    logit_bias: (
+        dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]]
+        | None
+    ) = None  # fmt: skip
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    """GBNF; exclusive with `response_format`."""
+    ignore_eos: bool | None = None
+    """Go on after an end-of-generation token."""
+    prediction: Prediction | None = None
+    speculation: Speculation | None = None
+    user: str | None = None
+    prompt_cache_key: str | None = None
+    """Conversation whose prompt cache this request continues."""
+
+    @field_validator("stop")
+    @classmethod
+    def _stops_say_something(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        for text in [stop] if isinstance(stop, str) else stop or []:
+            if not text or len(text) > MAX_STOP_CHARS:
+                raise ValueError(f"a stop string has 1 to {MAX_STOP_CHARS} characters")
+        return stop
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: _Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """Handed to the model's template under the same name."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the model's template."""
+    continue_final_message: bool | None = None
+    """The last message is an unfinished assistant turn to be continued."""
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`: a raw prompt without a template."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -1,0 +1,1 @@
+"""OpenAI-compatible server over one loaded pair (extra `serve`)."""

@@ -1,0 +1,95 @@
+"""Starts a real server process on a scripted session and waits until it is ready.
+
+`python -m tests.kit.serving FACTORY OPTIONS` is the child: it runs the product's own `serve` on a worker
+with the given session factory and prints its URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOY = "tests.kit.toy:open_toy"
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def children(self) -> list[int]:
+        """Process ids of its worker."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+
+
+@contextlib.contextmanager
+def served(
+    factory: str = TOY, *, preexec: Callable[[], None] | None = None, **options: Any
+) -> Iterator[Served]:
+    """A server whose settings are `options`: fields of `ServerSettings`, those of `Limits` under `limits`."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tests.kit.serving",
+            factory,
+            json.dumps({"port": 0} | options),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=preexec,
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().split() for _ in range(2)]
+        assert [line[0] for line in lines] == ["listening", "ready"], lines
+        yield Served(process, lines[0][1])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def main() -> None:
+    from localspec.engine.settings import LoadSettings
+    from localspec.interfaces import PairFiles
+    from localspec.server.run import serve
+    from localspec.server.settings import Limits, ServerSettings
+    from localspec.worker import WorkerSession
+
+    factory, options = sys.argv[1], json.loads(sys.argv[2])
+    limits = Limits(**options.pop("limits", {}))
+    for name in ("allow_hosts", "cors_origins"):
+        options[name] = tuple(options.get(name, ()))
+    session = WorkerSession(PairFiles("toy", Path(os.devnull)), LoadSettings(), factory=factory)
+    serve(
+        session,
+        ServerSettings(limits=limits, **options),
+        on_listening=lambda url: print("listening", url, flush=True),
+        on_ready=lambda: print("ready", flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main()
