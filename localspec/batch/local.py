@@ -1,0 +1,81 @@
+"""Answers items with a loaded pair, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from localspec.api.assemble import Choice
+from localspec.api.bodies import ChatBody, CompletionBody
+from localspec.api.faults import fault_of, validation_fault
+from localspec.api.requests import Ground, chat_requests, completion_requests
+from localspec.api.writers import ChatWriter, CompletionWriter, Writer
+from localspec.batch.lines import CHAT_URL, Item
+from localspec.batch.results import Result, failed
+from localspec.engine.settings import Request
+from localspec.errors import EngineError, LocalspecError
+from localspec.interfaces import SessionLike
+
+DEATHS_IN_A_ROW = 3
+"""After so many deaths of the model process without an answer between them, the rest would die too."""
+
+
+class RestartableSession(SessionLike, Protocol):
+    """A session in another process; `WorkerSession` is one."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def restart(self) -> None: ...
+
+
+def answers(session: RestartableSession, items: list[Item], base: Request) -> Iterator[Result]:
+    """The result of each item, in order; a request that kills the model process costs only itself.
+
+    Raises:
+        EngineError: the process dies again and again.
+    """
+    info = session.info
+    ground = Ground(info.n_vocab, base)
+    deaths = 0
+    for item in items:
+        result = answer(session, item, ground)
+        deaths = 0 if session.alive else deaths + 1
+        yield result
+        if deaths == DEATHS_IN_A_ROW:
+            raise EngineError(f"the model process died in {deaths} requests in a row: {_reason(result)}")
+        if not session.alive:
+            session.restart()
+
+
+def answer(session: SessionLike, item: Item, ground: Ground) -> Result:
+    """Ask one item; whatever is wrong with it is its result."""
+    if item.fault is not None:
+        return failed(item, item.fault)
+    try:
+        requests, writer = _asked(item, session.info.pair, ground)
+        choices = [Choice(request, off_reason=session.info.off_reason) for request in requests]
+        for choice in choices:
+            choice.absorb(session.reply(choice.request))
+        return Result(item, 200, writer.whole(choices).model_dump(mode="json", exclude_unset=True))
+    except ValidationError as error:
+        return failed(item, validation_fault(error.errors()))
+    except LocalspecError as error:
+        return failed(item, fault_of(error))
+
+
+def _asked(item: Item, model: str, ground: Ground) -> tuple[list[Request], Writer]:
+    if item.url == CHAT_URL:
+        chat = ChatBody.model_validate(item.body)
+        return chat_requests(chat, ground), ChatWriter(model, chat.n or 1)
+    raw = CompletionBody.model_validate(item.body)
+    requests = completion_requests(raw, ground)
+    echoes = [request.prompt or "" if raw.echo else "" for request in requests]
+    return requests, CompletionWriter(model, raw.n or 1, echoes)
+
+
+def _reason(result: Result) -> str:
+    error = result.body.get("error")
+    return str(error.get("message")) if isinstance(error, dict) else "no reason given"
