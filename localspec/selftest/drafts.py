@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.selftest.targets import RMS_EPS, Shape, attention, attention_keys, feed_forward, head_norms
+from localspec.selftest.targets import (
+    EMBEDDING_GAIN,
+    QK_GAIN,
+    RMS_EPS,
+    Shape,
+    attention,
+    attention_keys,
+    feed_forward,
+    head_norms,
+)
 from localspec.selftest.vocab import TEXT, Vocabulary
 from localspec.selftest.weights import Draw, TinyFile, Value, tiny_file
 
@@ -47,51 +56,62 @@ class Draft:
 
 
 def write_eagle3(
-    path: Path,
-    draft: Draft,
-    *,
-    reduced: Sequence[int] = (),
-    norm_before_fc: bool = False,
-    own_head: bool = False,
+    path: Path, draft: Draft, *, reduced: Sequence[int] = (), norm_features: bool = False
 ) -> None:
-    """An EAGLE-3 head.
+    """An EAGLE-3 head that resembles the first layer of the target with its seed.
 
     Args:
-        reduced: target ids of a reduced draft vocabulary; empty = the whole one.
-        norm_before_fc: normalise the three features before fusing them (EAGLE-3.1).
-        own_head: bring an output matrix and embeddings; always so with `reduced`, and the file then
-            carries no tokenizer.
+        reduced: target ids of a reduced draft vocabulary, with an output matrix and embeddings of its
+            own and no tokenizer; empty = the target's matrices.
+        norm_features: normalise the three features before fusing them and pass the normed result on
+            (`norm_before_fc`, `norm_before_residual`).
     """
     import numpy as np
 
     shape = draft.shape
-    own_head = own_head or bool(reduced)
     with tiny_file(path, "eagle3", draft.name, draft.draw) as file:
         draft.keys(
             file,
             target_layers=list(EAGLE3_LAYERS),
             target_hidden_size=draft.target_width,
-            norm_before_fc=norm_before_fc,
+            norm_before_fc=norm_features,
+            norm_before_residual=norm_features,
         )
         if reduced:
             file.writer.add_tokenizer_model("none")
         else:
             draft.vocab.write(file.writer)
         features = len(EAGLE3_LAYERS) * draft.target_width
-        file.matrix("fc", shape.width, features)
-        if norm_before_fc:
+        file.matrix("fc", shape.width, features, gain=0.005)
+        if norm_features:
             file.norm("enc.output_norm", features)
         file.norm("blk.0.attn_norm", shape.width)
-        file.norm("blk.0.attn_norm_2", shape.width)
-        attention(file, "blk.0", shape, inputs=2 * shape.width)
+        file.norm("blk.0.attn_norm_2", shape.width, gain=0.1)
+        _fused_attention(file, "blk.0", shape)
         file.norm("blk.0.ffn_norm", shape.width)
         feed_forward(file, "blk.0", shape)
         file.norm("output_norm", shape.width)
-        if own_head:
-            file.matrix("token_embd", len(draft.vocab), shape.width)
-            file.matrix("output", len(reduced) or len(draft.vocab), shape.width)
         if reduced:
-            file.add("d2t", np.array(reduced, dtype=np.int64))
+            n_vocab, ids = len(draft.vocab), list(reduced)
+            file.matrix("token_embd", n_vocab, shape.width, gain=EMBEDDING_GAIN)
+            output = file.draw.vocabulary_table("output", n_vocab, shape.width, draft.vocab.readable)
+            file.add("output.weight", output[ids], quantize=True)
+            file.add("d2t", np.array(ids, dtype=np.int64))
+
+
+def _fused_attention(file: TinyFile, block: str, shape: Shape) -> None:
+    """Add attention over [embedding; feature] whose embedding half is the target's own layer 0."""
+    import numpy as np
+
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for part, rows, gain in (("q", wide, QK_GAIN), ("k", narrow, QK_GAIN), ("v", narrow, 1.0)):
+        name = f"{block}.attn_{part}"
+        halves = (
+            file.draw.normal(name, rows, shape.width),
+            file.draw.normal(f"{name}.feature", rows, shape.width),
+        )
+        file.add(f"{name}.weight", np.hstack(halves) * (file.draw.scale * gain), quantize=True)
+    file.matrix(f"{block}.attn_output", shape.width, wide)
 
 
 def write_dflash(path: Path, draft: Draft) -> None:

@@ -55,6 +55,8 @@ class Target:
     """Loudness of the logits: below one flattens the distribution, the argmax stays."""
     tied: bool = False
     """The output matrix is the embedding table."""
+    quiet: float = 0.2
+    """Loudness of all llama layers but the first: a drafter of one layer can then resemble the target."""
 
     @property
     def live_ids(self) -> Sequence[int]:
@@ -102,16 +104,13 @@ def attention_keys(shape: Shape) -> dict[str, Value]:
     }
 
 
-def attention(
-    file: TinyFile, block: str, shape: Shape, *, inputs: int | None = None, gated: bool = False
-) -> None:
-    """Add q, k, v and output; `gated` doubles q as Qwen3.5 does."""
+def attention(file: TinyFile, block: str, shape: Shape, *, gated: bool = False, loud: float = 1.0) -> None:
+    """Add q, k, v and output; `gated` doubles q as Qwen3.5 does, `loud` scales the output."""
     wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    inputs = inputs or shape.width
-    file.matrix(f"{block}.attn_q", wide * (2 if gated else 1), inputs, gain=QK_GAIN)
-    file.matrix(f"{block}.attn_k", narrow, inputs, gain=QK_GAIN)
-    file.matrix(f"{block}.attn_v", narrow, inputs)
-    file.matrix(f"{block}.attn_output", shape.width, wide)
+    file.matrix(f"{block}.attn_q", wide * (2 if gated else 1), shape.width, gain=QK_GAIN)
+    file.matrix(f"{block}.attn_k", narrow, shape.width, gain=QK_GAIN)
+    file.matrix(f"{block}.attn_v", narrow, shape.width)
+    file.matrix(f"{block}.attn_output", shape.width, wide, gain=loud)
 
 
 def head_norms(file: TinyFile, block: str, shape: Shape) -> None:
@@ -120,11 +119,11 @@ def head_norms(file: TinyFile, block: str, shape: Shape) -> None:
     file.norm(f"{block}.attn_k_norm", shape.head_dim)
 
 
-def feed_forward(file: TinyFile, block: str, shape: Shape) -> None:
-    """Add a gated feed-forward network."""
+def feed_forward(file: TinyFile, block: str, shape: Shape, *, loud: float = 1.0) -> None:
+    """Add a gated feed-forward network whose output is scaled by `loud`."""
     file.matrix(f"{block}.ffn_gate", shape.ff, shape.width)
     file.matrix(f"{block}.ffn_up", shape.ff, shape.width)
-    file.matrix(f"{block}.ffn_down", shape.width, shape.ff)
+    file.matrix(f"{block}.ffn_down", shape.width, shape.ff, gain=loud)
 
 
 def write_llama(path: Path, target: Target, *, experts: int = 0) -> None:
@@ -135,12 +134,12 @@ def write_llama(path: Path, target: Target, *, experts: int = 0) -> None:
         target.keys(file, **attention_keys(shape), **moe)
         target.embeddings(file)
         for layer in range(shape.layers):
-            block = f"blk.{layer}"
+            block, loud = f"blk.{layer}", 1.0 if layer == 0 else target.quiet
             file.norm(f"{block}.attn_norm", shape.width)
-            attention(file, block, shape)
+            attention(file, block, shape, loud=loud)
             file.norm(f"{block}.ffn_norm", shape.width)
             if not experts:
-                feed_forward(file, block, shape)
+                feed_forward(file, block, shape, loud=loud)
                 continue
             file.matrix(f"{block}.ffn_gate_inp", experts, shape.width)
             file.matrix(f"{block}.ffn_gate_exps", experts, shape.ff, shape.width)
@@ -196,8 +195,7 @@ def write_qwen35(path: Path, target: Target, *, nextn: int = 0, trunk: bool = Tr
         target.keys(file, **{**attention_keys(shape), **_delta_net_keys(shape, nextn)})
         target.embeddings(file)
         for layer in range(shape.layers if trunk else 0):
-            recurrent = layer % 2 == 0
-            _qwen35_block(file, f"blk.{layer}", shape, recurrent=recurrent)
+            _qwen35_block(file, f"blk.{layer}", shape, recurrent=layer % 2 == 0)
         for layer in range(shape.layers, shape.layers + nextn):
             block = f"blk.{layer}"
             _qwen35_block(file, block, shape, recurrent=False)

@@ -16,7 +16,6 @@ from typing import Literal
 from localspec.errors import unknown
 from localspec.selftest import targets
 from localspec.selftest.drafts import (
-    ONE_LAYER,
     TWO_LAYERS,
     Draft,
     write_dflash,
@@ -25,13 +24,13 @@ from localspec.selftest.drafts import (
     write_eagle3,
 )
 from localspec.selftest.medusa import write_medusa, write_unembedding
-from localspec.selftest.targets import Shape, Target
+from localspec.selftest.targets import Target
 from localspec.selftest.vocab import CHAT_TEMPLATE, EIGHT, TEXT, THINKING_TEMPLATE
 from localspec.selftest.weights import Draw
 
 Kind = Literal["target", "eagle3", "mtp", "dflash", "medusa", "unembedding"]
 
-A, B, C = Draw(seed=1), Draw(seed=2), Draw(seed=3)
+A, B, C, D, E = (Draw(seed=seed) for seed in (1, 2, 3, 22, 5))
 FEW = tuple(TEXT.tokens.index(letter) for letter in "abcd")
 """Live ids of the `-few` targets: random drafts are then right about one time in four."""
 _CHATML = replace(TEXT, add_bos=False, template=CHAT_TEMPLATE.removeprefix("{{ bos_token }}"))
@@ -60,10 +59,9 @@ def _targets() -> Iterable[Variant]:
     yield llama(Target("syn", A), "dense llama, the reference target")
     yield llama(Target("syn-b", B), "other weights, same vocabulary")
     yield llama(
-        Target("syn-near", replace(A, jitter=0.15, jitter_seed=2)),
+        Target("syn-near", replace(A, jitter=0.08, jitter_seed=2)),
         "resembles syn: a draft that is often right",
     )
-    yield llama(Target("syn-few", A, live=FEW), "syn with four live ids, so that random drafts get accepted")
     yield llama(
         Target("syn-raw", A, live=range(len(TEXT))), "syn that also emits end tokens and split characters"
     )
@@ -81,9 +79,11 @@ def _targets() -> Iterable[Variant]:
     yield llama(Target("syn-moe", A), "four experts, two used", experts=4)
     yield llama(Target("syn-q8_0", replace(A, quantization="Q8_0")), "syn with Q8_0 matrices")
     yield llama(Target("syn-q4_0", replace(A, quantization="Q4_0")), "syn with Q4_0 matrices")
-    yield llama(Target("syn-8", A, EIGHT, output_gain=0.15), "eight ids with a flat distribution, all live")
     yield llama(
-        Target("syn-8-near", replace(A, jitter=0.4, jitter_seed=2), EIGHT, output_gain=0.15),
+        Target("syn-8", D, EIGHT, output_gain=0.4, quiet=1), "eight ids with a flat distribution, all live"
+    )
+    yield llama(
+        Target("syn-8-near", replace(D, jitter=0.2, jitter_seed=6), EIGHT, output_gain=0.4, quiet=1),
         "resembles syn-8: both accepted and rejected draws",
     )
     yield _target(Target("syn-qwen2", A, _CHATML), "no layer inputs, no BOS", targets.write_qwen2)
@@ -91,6 +91,11 @@ def _targets() -> Iterable[Variant]:
     yield _target(
         Target("syn-hyb", A, _CHATML),
         "recurrent and attention layers with native snapshots",
+        targets.write_qwen35,
+    )
+    yield _target(
+        Target("syn-hyb-few", E, _CHATML, live=FEW),
+        "four live ids, for random drafters",
         targets.write_qwen35,
     )
     yield _target(
@@ -109,7 +114,7 @@ def _with_nextn() -> Iterable[Variant]:
 
     yield _target(Target("syn-mtp", A, _CHATML), "syn-hyb with one NextN layer", nextn)
     yield _target(Target("syn-mtp-b", B, _CHATML), "the same with other weights", nextn)
-    yield _target(Target("syn-mtp-few", A, _CHATML, live=FEW), "syn-mtp with four live ids", nextn)
+    yield _target(Target("syn-mtp-few", E, _CHATML, live=FEW), "syn-hyb-few with one NextN layer", nextn)
     alone = Target("syn-mtp-only", A, _CHATML)
     yield Variant(
         alone.name,
@@ -121,32 +126,37 @@ def _with_nextn() -> Iterable[Variant]:
 
 
 def _companions() -> Iterable[Variant]:
-    def head(
-        kind: Kind, name: str, purpose: str, write: Callable[[Path, Draft], None], *, shape: Shape = ONE_LAYER
-    ) -> Variant:
-        draft = Draft(name, "syn", C, shape=shape)
-        return Variant(name, kind, purpose, lambda path: write(path, draft), base="syn")
+    def head(kind: Kind, draft: Draft, purpose: str, write: Callable[[Path, Draft], None]) -> Variant:
+        return Variant(draft.name, kind, purpose, lambda path: write(path, draft), base=draft.base)
 
-    yield head("eagle3", "eagle3", "shares the target's embeddings and output", write_eagle3)
+    yield head("eagle3", Draft("eagle3", "syn", A), "shares the target's embeddings and output", write_eagle3)
     yield head(
         "eagle3",
-        "eagle3-d2t",
+        Draft("eagle3-d2t", "syn", A),
         "own output over a reduced vocabulary, no tokenizer",
         partial(write_eagle3, reduced=TEXT.readable[::2]),
     )
-    yield head("eagle3", "eagle3-norm", "normalises the features", partial(write_eagle3, norm_before_fc=True))
-    misfit = Draft("eagle3-misfit", "syn", C, target_width=96)
-    yield Variant(
-        misfit.name, "eagle3", "made for a wider target", lambda path: write_eagle3(path, misfit), base="syn"
+    yield head(
+        "eagle3", Draft("eagle3-norm", "syn", A), "normed features", partial(write_eagle3, norm_features=True)
     )
-    yield head("dflash", "dflash", "block drafter", write_dflash, shape=TWO_LAYERS)
-    yield head("dflash", "dspark", "with Markov and confidence heads", write_dspark, shape=TWO_LAYERS)
-    yield head("dflash", "dflash2", "with convolutions and a selector", write_dflash2, shape=TWO_LAYERS)
-    yield head("medusa", "medusa", "heads on the target's output matrix", write_medusa)
-    yield head("medusa", "medusa-lm", "two heads own an output matrix", partial(write_medusa, own_lm_heads=2))
-    yield Variant(
-        "unembedding", "unembedding", "output matrix of syn as a model", _unembed_syn, base="syn"
+    yield head(
+        "eagle3", Draft("eagle3-misfit", "syn", A, target_width=96), "for a wider target", write_eagle3
     )
+    yield head("dflash", Draft("dflash", "syn", C, shape=TWO_LAYERS), "block drafter", write_dflash)
+    yield head(
+        "dflash", Draft("dspark", "syn", C, shape=TWO_LAYERS), "Markov and confidence heads", write_dspark
+    )
+    yield head(
+        "dflash", Draft("dflash2", "syn", C, shape=TWO_LAYERS), "convolutions and selector", write_dflash2
+    )
+    yield head("medusa", Draft("medusa", "syn", C), "heads on the target's output matrix", write_medusa)
+    yield head(
+        "medusa",
+        Draft("medusa-lm", "syn", C),
+        "two own output matrices",
+        partial(write_medusa, own_lm_heads=2),
+    )
+    yield Variant("unembedding", "unembedding", "output matrix of syn as a model", _unembed_syn, base="syn")
 
 
 def _unembed_syn(path: Path) -> None:

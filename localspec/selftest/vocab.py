@@ -34,7 +34,16 @@ THINKING_TEMPLATE = (
 )
 """Opens a reasoning block and strips the reasoning of earlier turns."""
 
-_SPECIALS = ("<|pad|>", "<|bos|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>", "<think>", "</think>")
+_SPECIALS = (
+    "<|pad|>",
+    "<|bos|>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|mask|>",
+    "<think>",
+    "</think>",
+)
 _WORDS = (
     " the", " and", " of", " to", " in", " is", "ing", " not", "er", " that",
     " def", "return", "self", "    ", "\n\n", " =", "():", "é", "中",

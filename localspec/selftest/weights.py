@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 Value = int | float | bool | str | Sequence[int]
 """What an architecture key can hold."""
 
-QUIET = 0.02
-"""Size of an id's output row relative to the others when the id is to stay out of the text."""
-
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -54,12 +51,18 @@ class Draw:
         return values.astype(np.float32)
 
     def vocabulary_table(self, name: str, n_vocab: int, width: int, live: Sequence[int]) -> Array:
-        """A matrix `[n_vocab, width]` whose rows outside `live` are too quiet to win an argmax."""
+        """A matrix `[n_vocab, width]` in which no row outside `live` ever wins an argmax.
+
+        Each of those rows is a weighted mean of live ones, so its logit never exceeds the best of theirs.
+        """
         import numpy as np
 
-        loudness = np.full((n_vocab, 1), QUIET, dtype=np.float32)
-        loudness[list(live)] = 1.0
-        return self.normal(name, n_vocab, width) * loudness * self.scale
+        ids = np.array(live)
+        table = self.normal(name, n_vocab, width) * np.float32(self.scale)
+        weights = np.abs(self.normal(f"{name}.mean", n_vocab, len(ids)))
+        means: Array = weights / weights.sum(axis=1, keepdims=True) @ table[ids]
+        means[ids] = table[ids]
+        return means
 
 
 class TinyFile:
@@ -90,16 +93,18 @@ class TinyFile:
         """Add `<name>.weight` of `shape` (outputs × inputs)."""
         self.add(f"{name}.weight", self.draw.normal(name, *shape) * (self.draw.scale * gain), quantize=True)
 
-    def norm(self, name: str, size: int) -> None:
-        """Add `<name>.weight` of a norm: around one, so that a forgotten norm weight shows."""
-        self.add(f"{name}.weight", 1 + 0.1 * self.draw.normal(name, size))
+    def norm(self, name: str, size: int, *, gain: float = 1.0) -> None:
+        """Add `<name>.weight` of a norm: around `gain`, so that a forgotten norm weight shows."""
+        self.add(f"{name}.weight", gain + 0.1 * gain * self.draw.normal(name, size))
 
     def vector(self, name: str, *shape: int, scale: float = 0.1, shift: float = 0.0) -> None:
         """Add the tensor `name`, never quantised: a bias, a convolution, a rate."""
         self.add(name, scale * self.draw.normal(name, *shape) + shift)
 
     def add(self, name: str, values: NDArray[Any], *, quantize: bool = False) -> None:
-        """Add a tensor as it is, or quantised like the file's matrices."""
+        """Add an F32 or integer tensor as it is, or quantised like the file's matrices."""
+        if values.dtype.kind == "f" and values.itemsize != 4:
+            raise TypeError(f"{name} is {values.dtype}, and llama.cpp crashes on it")
         if not (quantize and self.draw.quantization):
             self.writer.add_tensor(name, values)
             return
