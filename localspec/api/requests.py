@@ -54,7 +54,7 @@ def chat_requests(body: ChatBody, ground: Ground) -> list[Request]:
     tools = wanted_tools(body)
     request = replace(
         _shared(body, ground),
-        messages=tuple(_message(m, f"messages[{i}]") for i, m in enumerate(body.messages)),
+        messages=_messages(body, ground),
         tools=tuple(t.model_dump(exclude_unset=True) | {"type": "function"} for t in tools),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         template_args=ground.base.template_args + tuple(_template_args(body).items()),
@@ -79,7 +79,9 @@ def completion_requests(body: CompletionBody, ground: Ground) -> list[Request]:
         raise BodyError("`best_of` must equal `n`", param="best_of")
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     longest = body.max_tokens or ground.base.max_tokens or COMPLETION_TOKENS
-    request = replace(_shared(body, ground), logprobs=body.logprobs, max_tokens=_capped(longest, ground))
+    request = replace(
+        _shared(body, ground), messages=(), logprobs=body.logprobs, max_tokens=_capped(longest, ground)
+    )
     found: list[Request] = []
     for prompt in prompts:
         key = body.prompt_cache_key or _digest([prompt[:KEY_CHARS]])
@@ -186,6 +188,12 @@ def _continues(body: ChatBody) -> bool:
             "`continue_final_message` needs an assistant message at the end", param="continue_final_message"
         )
     return True
+
+
+def _messages(body: ChatBody, ground: Ground) -> tuple[Message, ...]:
+    own = tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages))
+    # The operator's system prompt is a default like any other: a request that brings its own keeps it.
+    return own if any(m.role == "system" for m in own) else ground.base.messages + own
 
 
 def _message(message: ChatMessage, path: str) -> Message:
