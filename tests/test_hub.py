@@ -168,14 +168,16 @@ def test_a_fresh_process_honours_the_variables_and_sends_no_telemetry(fake: Fake
 
 def test_the_fake_speaks_the_tree_api_to_the_real_client(fake: FakeHub) -> None:
     from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
 
     fake.push("o/r", {"sub/a.gguf": DATA, "README.md": b"hello"})
     tree = {
         entry.path: entry for entry in HfApi(endpoint=fake.endpoint).list_repo_tree("o/r", recursive=True)
     }
-    lfs = tree["sub/a.gguf"].lfs
     assert set(tree) == {"sub/a.gguf", "README.md"}
-    assert lfs is not None and (lfs.sha256, lfs.size) == (fake.sha256(DATA), len(DATA))
+    file = tree["sub/a.gguf"]
+    assert isinstance(file, RepoFile) and file.lfs is not None
+    assert (file.lfs.sha256, file.lfs.size) == (fake.sha256(DATA), len(DATA))
 
 
 def test_ranges_are_fetched_once_and_kept_by_commit(fake: FakeHub, tmp_path: Path) -> None:

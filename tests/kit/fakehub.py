@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,8 @@ def gguf(size: int, seed: int = 1) -> bytes:
 
 PAGE = b"<!DOCTYPE html><html><title>Log in</title></html>"
 STEP = 64 * 1024
+BREAKING = ("cut", "stall", "expire", "new_etag")
+"""Faults that end the connection after `at` body bytes; with 0 a new ETag breaks nothing."""
 
 Kind = Literal[
     "status", "cut", "stall", "ignore_range", "new_etag", "flip", "html", "pointer", "short", "expire"
@@ -48,7 +50,7 @@ class Fault:
 
     kind: Kind
     at: int = 0
-    """Body bytes before a cut, stall or expiry; offset of the flipped byte; bytes a short body lacks."""
+    """Body bytes before the break; offset of the flipped byte; bytes a short body lacks."""
     status: int = 500
     seconds: float = 60.0
     retry_after: int | None = None
@@ -140,7 +142,7 @@ class FakeHub:
 
     def inject(self, *faults: Fault) -> None:
         """Faults strike in this order, each on the next request that it fits."""
-        self.faults += faults
+        self.faults += map(replace, faults)
 
     def expire_links(self) -> None:
         """Every link given out so far is refused from now on."""
@@ -305,10 +307,12 @@ class _HubHandler(_Handler):
         token = seen.headers.get("authorization", "").removeprefix("Bearer ")
         repo = self.server.fake.repo(name)
         if token not in ("", GOOD_TOKEN, STRANGER_TOKEN):
-            return self.refuse(seen, 401, "", "Invalid credentials in Authorization header")
+            self.refuse(seen, 401, "", "Invalid credentials in Authorization header")
+            return None
         if repo is None or (repo.private and token != GOOD_TOKEN):
             status = 404 if token else 401
-            return self.refuse(seen, status, "RepoNotFound", "Invalid username or password.")
+            self.refuse(seen, status, "RepoNotFound", "Invalid username or password.")
+            return None
         if repo.gated and bytes_wanted and token != GOOD_TOKEN:
             status = 403 if token else 401
             said = (
@@ -316,10 +320,12 @@ class _HubHandler(_Handler):
                 if repo.gated == "asked"
                 else "Access is restricted"
             )
-            return self.refuse(seen, status, "GatedRepo", said)
+            self.refuse(seen, status, "GatedRepo", said)
+            return None
         commit = repo.head if revision == "main" else revision
         if commit not in repo.commits:
-            return self.refuse(seen, 404, "RevisionNotFound", "Invalid rev id")
+            self.refuse(seen, 404, "RevisionNotFound", "Invalid rev id")
+            return None
         return commit, repo.commits[commit]
 
     def api(self, seen: Seen, name: str, what: str, revision: str) -> None:
@@ -333,7 +339,7 @@ class _HubHandler(_Handler):
         for path, content in files.items():
             size, sha = _size(content), self.server.fake.sha256(content)
             blob = hashlib.sha1(sha.encode()).hexdigest()
-            lfs = {"size": size, "pointerSize": 130} if _is_lfs(path) else None
+            lfs: dict[str, object] | None = {"size": size, "pointerSize": 130} if _is_lfs(path) else None
             siblings.append(
                 {"rfilename": path, "size": size, "blobId": blob, "lfs": lfs and {**lfs, "sha256": sha}}
             )
@@ -425,7 +431,7 @@ class _CdnHandler(_Handler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * STEP)
         while position < end:
             stop = min(position + step, end)
-            breaks = fault and fault.kind in ("cut", "stall", "expire") and start + fault.at <= stop
+            breaks = fault and fault.kind in BREAKING and fault.at and start + fault.at <= stop
             if fault and breaks:
                 yield _read(content, position, start + fault.at)
                 self.wfile.flush()
