@@ -106,8 +106,12 @@ class Loop:
             else None
         )
 
-    def run(self, prompt: Ids) -> Iterator[Event]:
+    def run(self, prompt: Ids, stable: int | None = None) -> Iterator[Event]:
         """Produce the reply to `prompt` (`[n]` ids, n ≥ 1).
+
+        Args:
+            stable: prompt tokens that the next turn's prompt will most likely repeat; where a memory
+                cannot drop cells, its state is kept there.
 
         Raises:
             UsageError: the prompt is empty.
@@ -120,15 +124,15 @@ class Loop:
                 f"the prompt has {len(prompt)} tokens, the context {self._target.n_ctx}",
                 hint="shorten the prompt or raise `--ctx`",
             )
-        return self._run(prompt)
+        return self._run(prompt, len(prompt) - 1 if stable is None else min(stable, len(prompt) - 1))
 
-    def _run(self, prompt: Ids) -> Iterator[Event]:
+    def _run(self, prompt: Ids, stable: int) -> Iterator[Event]:
         started = self._clock.busy()
         history = History(prompt, self._target.n_ctx + self._options.k_max + 2)
         reason: DoneReason = "error"
         error: str | None = None
         try:
-            yield from self._prefill(prompt)
+            yield from self._prefill(prompt, stable)
             for drafter in self._drafters:
                 drafter.begin(history)
             self.stats.prefill_s = self._clock.busy() - started
@@ -141,7 +145,7 @@ class Loop:
 
     # -- prompt -----------------------------------------------------------------------------------
 
-    def _prefill(self, prompt: Ids) -> Iterator[Event]:
+    def _prefill(self, prompt: Ids, stable: int) -> Iterator[Event]:
         """Fill the target's cache with all but the last prompt token, reusing what is there."""
         target, last = self._target, len(prompt) - 1
         reused = target.reusable_prefix(_common_prefix(target.ids[: target.n_past], prompt[:last]))
@@ -149,13 +153,16 @@ class Loop:
         self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
         yield from self._emit(Prefill(reused, len(prompt), reused))
         chunk = min(PREFILL_CHUNK, target.n_batch)
-        for start in range(reused, last, chunk):
+        start = reused
+        while start < last:
             if self._control.cancelled:
                 raise DecodeAborted
-            tokens = prompt[start : min(start + chunk, last)]
-            self._decode_target(tokens, 0)
-            yield from self._emit(Prefill(start + len(tokens), len(prompt), reused))
-        target.mark_reusable()
+            end = min(start + chunk, stable if start < stable else last)
+            self._decode_target(prompt[start:end], 0)
+            start = end
+            if start == stable:
+                target.mark_reusable()
+            yield from self._emit(Prefill(start, len(prompt), reused))
 
     def _decode_target(self, tokens: Ids, outputs: int) -> Any:
         start = self._target.n_past

@@ -74,7 +74,7 @@ def plain(name: str, prompt: tuple[int, ...], n: int) -> tuple[int, ...]:
     try:
         cells = context.sequence()
         out: list[int] = []
-        for start in range(0, len(prompt) - 1):
+        for start in range(len(prompt) - 1):
             cells.decode(ids(prompt[start : start + 1]), 0)
         last = prompt[-1]
         while len(out) < n:
@@ -136,12 +136,14 @@ class Bench:
         self.alarms = Alarms()
         self.control = Control()
 
-    def with_draft_model(self, name: str, **sizes: int) -> Bench:
+    def with_draft_model(
+        self, name: str, *, n_ctx: int | None = None, n_batch: int = 64, masked: Sequence[int] = ()
+    ) -> Bench:
         """Add a separate draft model."""
-        context = exact_context(name, n_ctx=sizes.get("n_ctx", self.cells.n_ctx), k_max=0,
-                                n_batch=sizes.get("n_batch", 64))  # fmt: skip
-        cells = context.sequence(n_ctx=sizes.get("n_ctx", self.cells.n_ctx))
-        self.drafters.append(ModelDrafter(cells, self.context.n_vocab, close=context.close))
+        n_ctx = n_ctx or self.cells.n_ctx
+        context = exact_context(name, n_ctx=n_ctx, k_max=0, n_batch=n_batch)
+        cells = context.sequence(n_ctx=n_ctx)
+        self.drafters.append(ModelDrafter(cells, self.context.n_vocab, ids(masked), context.close))
         return self
 
     def with_drafter(self, drafter: Drafter) -> Bench:
@@ -161,13 +163,10 @@ class Bench:
         prompt: Sequence[int] = (),
         require: bool = False,
         p_min: float = 0.0,
-        masked: Sequence[int] = (),
     ) -> Loop:
         """A reply's loop; its sampler has seen `prompt`."""
         vocabulary = self.context.model.vocabulary
-        native = native_samplers(
-            sampling, vocabulary, self.cells.n_ctx, seed, Candidates(vocabulary.n_vocab)
-        )
+        native = native_samplers(sampling, vocabulary, self.cells.n_ctx, seed, Candidates(vocabulary.n_vocab))
         sampler = Sampler(sampling, native, ids(prompt))
         draft = Sampler(sampling, draft_samplers(sampling, seed, Candidates(vocabulary.n_vocab)))
         self.control = Control()

@@ -92,7 +92,7 @@ def test_ngrams_on_repetitive_text(target: str) -> None:
 def test_any_draft_any_end_then_continue(
     seed: int, length: int, k: int, target: str, right: list[bool], stop: int, end: str
 ) -> None:
-    """Known fault 10: however a reply ends, the caches equal what was consumed and the next reply is right."""
+    """Known fault 10: however a reply ends, caches equal what was consumed; the next reply is right."""
     check_any_end(seed, length, k, target, right, stop, end)
 
 
@@ -152,7 +152,7 @@ def test_adaptive_policy_keeps_the_text() -> None:
         assert len({r.method for r in result.rounds}) == 2, "both plain and drafted rounds were exercised"
 
 
-# -- mutations: each of these breaks a cache, a position or a verdict, and the checks above must notice -------
+# -- mutations: each breaks a cache, a position or a verdict, and the checks above must notice --------
 
 
 @contextmanager
