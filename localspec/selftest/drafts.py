@@ -1,7 +1,8 @@
 """Writers of tiny learned drafters for the tiny targets: EAGLE-3, DFlash, DFlash2 and DSpark.
 
-Their weights are random, so a target with few live ids is what gives them accepted drafts. Tensor names
-and keys are those llama.cpp's loaders of `eagle3` and `dflash` ask for.
+EAGLE-3 heads share the seed of their target and resemble its first layer, so many of their drafts are
+right; the others are random, and a target with few live ids is what gets their drafts accepted. Tensor
+names and keys are those llama.cpp's loaders of `eagle3` and `dflash` ask for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ EAGLE3_LAYERS = (0, 1, 2)
 DFLASH_LAYERS = (1, 2)
 DFLASH_BLOCK = 8
 ONE_LAYER = Shape(layers=1)
-TWO_LAYERS = Shape(layers=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Draft:
     draw: Draw
     vocab: Vocabulary = TEXT
     shape: Shape = ONE_LAYER
+    base_arch: str = "llama"
     target_width: int = 64
 
     def keys(self, file: TinyFile, **more: Value) -> None:
@@ -170,7 +171,8 @@ def _dflash_body(file: TinyFile, draft: Draft) -> None:
         block = f"blk.{layer}"
         file.norm(f"{block}.attn_norm", shape.width)
         attention(file, block, shape)
-        head_norms(file, block, shape)
+        # All mask rows are alike but for their position, which only sharp attention tells apart.
+        head_norms(file, block, shape, gain=2.0)
         file.norm(f"{block}.ffn_norm", shape.width)
         feed_forward(file, block, shape)
     file.norm("output_norm", shape.width)

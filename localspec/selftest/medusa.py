@@ -58,7 +58,7 @@ def write_medusa(path: Path, draft: Draft, *, heads: int = 4, own_lm_heads: int 
     with tiny_file(path, "medusa", draft.name, draft.draw) as file:
         file.set(
             format_version=FORMAT_VERSION, block_count=heads, residual_block_count=1, embedding_length=width,
-            vocab_size=len(draft.vocab), target__name=draft.base, target__architecture="llama",
+            vocab_size=len(draft.vocab), target__name=draft.base, target__architecture=draft.base_arch,
             target__tokenizer_digest=tokenizer_digest(draft.vocab.tokens),
         )  # fmt: skip
         for head in range(heads):

@@ -113,10 +113,10 @@ def attention(file: TinyFile, block: str, shape: Shape, *, gated: bool = False, 
     file.matrix(f"{block}.attn_output", shape.width, wide, gain=loud)
 
 
-def head_norms(file: TinyFile, block: str, shape: Shape) -> None:
-    """Add the per-head norms of q and k."""
-    file.norm(f"{block}.attn_q_norm", shape.head_dim)
-    file.norm(f"{block}.attn_k_norm", shape.head_dim)
+def head_norms(file: TinyFile, block: str, shape: Shape, *, gain: float = 1.0) -> None:
+    """Add the per-head norms of q and k; a larger `gain` sharpens the attention."""
+    file.norm(f"{block}.attn_q_norm", shape.head_dim, gain=gain)
+    file.norm(f"{block}.attn_k_norm", shape.head_dim, gain=gain)
 
 
 def feed_forward(file: TinyFile, block: str, shape: Shape, *, loud: float = 1.0) -> None:

@@ -123,6 +123,8 @@ def tiny_file(path: Path, arch: str, name: str, draw: Draw) -> Iterator[TinyFile
     writer = gguf.GGUFWriter(part, arch)
     try:
         writer.add_name(name)
+        quantized = draw.quantization
+        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantized}" if quantized else "ALL_F32"])
         yield TinyFile(writer, draw)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
