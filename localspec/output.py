@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, TextIO
 
 from localspec.errors import LocalspecError
 
-Unit = Literal["", "tokens", "bytes", "requests"]
+Unit = Literal["", "tokens", "bytes", "memory", "requests"]
 NARRATION_INTERVAL_S = 10.0
 """Seconds between progress lines when stderr is no terminal."""
 
@@ -52,6 +52,8 @@ class Output:
     """stderr can show a progress bar."""
     colour: bool = False
     """stderr may be coloured."""
+    _bars: list[_Bar] = dataclasses.field(default_factory=list, repr=False, compare=False)
+    """Bars on the screen now, the newest last."""
 
     @classmethod
     def decide(
@@ -70,12 +72,15 @@ class Output:
         return cls(out, err, json, quiet, out_is_terminal, draws, colour)
 
     def text(self, piece: str) -> None:
-        """Write a piece of streamed text to stdout, at once and unchanged.
+        """Write a piece of streamed text to stdout, at once and unchanged; a bar makes room for it.
 
         Raises:
             BrokenPipeError: the reader has gone.
             LocalspecError: it cannot be written, for example on a full disk.
         """
+        if self.out_is_terminal:
+            for bar in self._bars:
+                bar.stop()
         try:
             self.out.write(piece.translate(_VISIBLE) if self.out_is_terminal else piece)
             self.out.flush()
@@ -107,8 +112,12 @@ class Output:
         self._narrate(f"error: {message}" + (f"\nhint: {hint}" if hint else ""))
 
     def _narrate(self, text: str) -> None:
-        self.err.write(text.translate(_VISIBLE) + "\n")
-        self.err.flush()
+        shown = text.translate(_VISIBLE)
+        if self._bars:
+            self._bars[-1].print_above(shown)
+        else:
+            self.err.write(shown + "\n")
+            self.err.flush()
 
     @contextmanager
     def progress(
@@ -117,13 +126,18 @@ class Output:
     ) -> Generator[Progress, None, None]:  # fmt: skip
         """Show progress on stderr while the block runs: a bar on a terminal, else a line every 10 s.
 
-        `total` is in units of `unit`; None means unknown.
+        `total` is in units of `unit`; None means unknown. Without a unit only the share is shown.
         """
         if self.quiet:
             yield _Silent()
         elif self.draws:
-            with _Bar(self.err, label, total, unit, colour=self.colour) as bar:
+            bar = _Bar(self.err, label, total, unit, colour=self.colour)
+            self._bars.append(bar)
+            try:
                 yield bar
+            finally:
+                self._bars.remove(bar)
+                bar.stop()
         else:
             yield _Lines(self.note, label, total, unit, clock)
 
@@ -155,7 +169,8 @@ class _Lines:
         shown = amount(done, self._unit)
         if not self._total:
             return f": {shown}"
-        return f": {shown} of {amount(self._total, self._unit)} ({100 * done / self._total:.0f} %)"
+        percent = f"{100 * done / self._total:.0f} %"
+        return f": {shown} of {amount(self._total, self._unit)} ({percent})" if self._unit else f": {percent}"
 
 
 class _Bar:
@@ -176,20 +191,23 @@ class _Bar:
         console = Console(file=err, no_color=not colour, highlight=False)
         self._progress = progress.Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task(label, total=total)
-
-    def __enter__(self) -> _Bar:
         self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def update(self, done: float | None = None, label: str | None = None) -> None:
         self._progress.update(self._task, completed=done, description=label)
 
+    def print_above(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """Take the bar off the screen, for good."""
+        self._progress.stop()
+
 
 def amount(value: float, unit: Unit = "") -> str:
-    """A quantity for people: `1.5 GB`, `300 tokens`."""
+    """A quantity for people: `300 tokens`, `1.5 GB` of a file, `1.4 GiB` of memory."""
+    if unit == "memory":
+        return f"{value / 2**30:.1f} GiB"
     if unit != "bytes":
         return f"{value:g} {unit}".rstrip()
     size = float(value)

@@ -120,10 +120,15 @@ def test_progress_in_a_pipe_is_a_line_every_ten_seconds() -> None:
             progress.update(second * 8.0)
         now = 31.0
         progress.update(label="almost")
-    assert (
-        written(out.err)
-        == "reading: 80 tokens of 200 tokens (40 %)\nreading: 160 tokens of 200 tokens (80 %)\nalmost …\n"
-    )
+    with out.progress("loading", 1.0, clock=lambda: now) as progress:
+        now = 60.0
+        progress.update(0.43)
+    assert written(out.err).splitlines() == [
+        "reading: 80 tokens of 200 tokens (40 %)",
+        "reading: 160 tokens of 200 tokens (80 %)",
+        "almost …",
+        "loading: 43 %",
+    ]
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
@@ -150,6 +155,20 @@ def test_no_color_draws_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ("\x1b[38;" in written(out.err) or "\x1b[3" in written(out.err)) is coloured
 
 
+def test_a_bar_leaves_the_screen_to_text_and_lets_notes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    out = Output.decide(screen, screen, {"TERM": "xterm"})
+    with out.progress("reading", 10.0) as progress:
+        progress.update(5.0)
+        out.note("[a] note")
+        assert "reading" in screen.getvalue() and "[a] note\n" in screen.getvalue()
+        out.text("Hello")
+        progress.update(6.0)
+        out.text(", you")
+    assert screen.getvalue().endswith("Hello, you")
+
+
 def test_quiet_shows_no_progress() -> None:
     out = Output.decide(io.StringIO(), Terminal(), {"TERM": "xterm"}, quiet=True)
     with out.progress("reading", 10.0) as progress:
@@ -160,7 +179,8 @@ def test_quiet_shows_no_progress() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [(999, "bytes", "999 B"), (1_500, "bytes", "2 kB"), (1_500_000_000, "bytes", "1.5 GB"),
-     (3e12, "bytes", "3000.0 GB"), (300, "tokens", "300 tokens"), (2.5, "", "2.5")],
+     (3e12, "bytes", "3000.0 GB"), (24 * 2**30, "memory", "24.0 GiB"),
+     (300, "tokens", "300 tokens"), (2.5, "", "2.5")],
 )  # fmt: skip
 def test_amount(value: float, unit: Any, shown: str) -> None:
     assert amount(value, unit) == shown

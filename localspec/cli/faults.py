@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from typing import TextIO
 
@@ -56,24 +57,20 @@ def _unexpected(error: BaseException, out: Output) -> int:
 
 def explain(error: click.ClickException) -> tuple[str, str | None]:
     """click's message in our words: what is wrong, and the next step."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"unknown option `{error.option_name}`", f"did you mean `{error.possibilities[0]}`?"
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "localspec"
-    hint: str | None = f"`{path} --help` lists what it takes"
-    message = _sentence(error.format_message())
+    hint = f"`{path} --help` lists what it takes"
     if isinstance(error, click.NoSuchOption):
-        message = f"unknown option `{error.option_name}`"
-        if error.possibilities:
-            hint = f"did you mean `{error.possibilities[0]}`?"
-    elif isinstance(error, click.MissingParameter):
-        message = f"{_sentence(error.format_message())}"
-    elif isinstance(error, click.BadParameter) and error.param is not None:
-        message = f"bad value for `{error.param.opts[0]}`: {_sentence(error.message)}"
-    elif isinstance(error, click.BadOptionUsage):
-        message = f"option `{error.option_name}` is used wrongly: {_sentence(error.message)}"
-    return message, hint
+        return f"unknown option `{error.option_name}`", hint
+    if isinstance(error, click.BadParameter) and error.param is not None and error.message:
+        return f"bad value for `{error.param.opts[0]}`: {_sentence(error.message)}", hint
+    return _sentence(error.format_message()), hint
 
 
 def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
+    """Without a capital or a full stop, and with our quotes."""
+    text = re.sub(r"'([^' ]+)'", r"`\1`", text.strip().rstrip("."))
     return text[:1].lower() + text[1:]
 
 

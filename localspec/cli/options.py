@@ -1,139 +1,166 @@
-"""Every engine option, as one table per group: the flag, the settings field it fills, its type, its help.
+"""Every engine option: the flag, the setting it fills, and how a bad value is answered.
 
-A command takes groups with `@takes(LOAD, …)` and receives `Asked`: only what the user gave. Settings are
-what was given, laid over the configuration, laid over the defaults of `engine.settings`. The field an
-option fills is also where the run record shows it, so a test walks the table for options without effect.
+What a value may be and its line of help are the configuration's: an option is a flag in front of a key of
+`localspec.config`. A command takes groups with `@takes(LOAD, …)` and receives `Asked`: only what the user
+gave, by section and field. The field an option fills is also where the run record shows it, so a test walks
+the table for options without effect.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from localspec.cli.types import (
-    AutoOr,
-    Endpoints,
-    JsonText,
-    KeyValue,
-    KvPair,
-    LogitBias,
-    OneOf,
-    Real,
-    Split,
-    TextFile,
-    Whole,
-)
-from localspec.engine.settings import (
-    METHODS,
-    FlashAttention,
-    LoadSettings,
-    Message,
-    Request,
-    SamplingSettings,
-    SpeculationSettings,
-    VerifyRule,
-)
-from localspec.errors import UsageError
-
-K_LIMIT = 64
-"""Longest draft that can be asked for: beyond it no pair accepts enough to pay for the rows."""
+from localspec.config import SETTINGS, Config, load_config
+from localspec.config.values import Parser, from_environment, json_object, text, texts
+from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
+from localspec.errors import LocalspecError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Option:
     """One option."""
 
     flags: tuple[str, ...]
     fills: str
     """Section and field: `sampling.top_k`."""
-    type: click.ParamType[Any]
+    parse: Parser
+    """Text (a list of texts when it repeats) to value; raises ValueError with what it must be."""
     help: str
+    metavar: str = ""
     repeats: bool = False
-    means: Any = None
+    means: bool | None = None
     """Value of an option that takes none (`--no-mmap` means False)."""
 
 
-def _one(flag: str, fills: str, type: click.ParamType[Any], help: str) -> Setting:
-    return Setting((flag,), fills, type, help)
+def _key(key: str, metavar: str, *flags: str, repeats: bool = False) -> Option:
+    """The option of a configuration key."""
+    setting = SETTINGS[key]
+
+    def parse(value: object) -> Any:
+        if isinstance(value, str):
+            # As in a variable, but `.5` is a number to whoever types it.
+            value = from_environment(setting.parse, re.sub(r"^([+-]?)\.(?=\d)", r"\g<1>0.", value))
+        return setting.parse(value)
+
+    flags = flags or (f"--{key.replace('_', '-')}",)
+    return Option(flags, setting.fills, parse, _sentence(setting.help), metavar, repeats)
 
 
-def _flag(flag: str, fills: str, means: bool, help: str) -> Setting:
-    return Setting((flag,), fills, click.BOOL, help, means=means)
+def _switch(key: str, means: bool, flag: str, help: str = "") -> Option:
+    setting = SETTINGS[key]
+    return Option((flag,), setting.fills, bool, help or _sentence(setting.help), means=means)
 
 
+def _sentence(help: str) -> str:
+    return help[:1].upper() + help[1:] + "."
+
+
+def file_text(parse: Parser) -> Parser:
+    """The text of a file, read as `parse` reads text."""
+
+    def read(value: object) -> Any:
+        try:
+            found = Path(str(value)).read_text(encoding="utf-8")
+        except OSError as error:
+            raise LocalspecError(f"cannot read `{value}`: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise LocalspecError(f"`{value}` is not UTF-8 text") from error
+        return parse(found)
+
+    return read
+
+
+def key_values(value: object) -> tuple[tuple[str, Any], ...]:
+    """`K=V` each; V is JSON where it reads as JSON (`true`, `3`), else text."""
+    found: list[tuple[str, Any]] = []
+    for item in texts(value):
+        key, sign, raw = item.partition("=")
+        if not sign or not key:
+            raise ValueError(f"has `{item}`, which is not K=V")
+        try:
+            found.append((key, json.loads(raw)))
+        except ValueError:
+            found.append((key, raw))
+    return tuple(found)
+
+
+def a_path(value: object) -> Path:
+    return Path(text(value)).expanduser()
+
+
+SAME_FROM_FILE = "The same from a file."
 PAIR = (
-    _one("--target", "pair.target", click.Path(path_type=Path), "GGUF file to answer with."),
-    _one("--draft", "pair.draft", click.Path(path_type=Path), "GGUF file that drafts for the target."),
+    Option(("--target",), "pair.target", a_path, "GGUF file to answer with.", "FILE"),
+    Option(("--draft",), "pair.draft", a_path, "GGUF file that drafts for the target.", "FILE"),
 )
 LOAD = (
-    _one("--ctx", "load.n_ctx", AutoOr(1), "Context length in tokens; auto: the trained one, at most 8192."),
-    _one("--gpu-layers", "load.gpu_layers", AutoOr(0), "Target layers on the GPU; auto: all that fit."),
-    _one("--draft-gpu-layers", "load.draft_gpu_layers", AutoOr(0), "Draft layers on the GPU."),
-    _one("--kv", "load.kv", KvPair(), "Types of the target's KV cache: q8_0, or one for K and one for V."),
-    _one("--draft-kv", "load.draft_kv", KvPair(), "Types of the draft's KV cache."),
-    _flag("--no-mmap", "load.mmap", False, "Read the files instead of mapping them."),
-    _flag("--mlock", "load.mlock", True, "Keep the weights from being swapped out."),
-    _one("--threads", "load.threads", AutoOr(1), "CPU threads; auto: the physical cores."),
-    _one("--batch", "load.n_batch", Whole(1), "Prompt tokens per decode call."),
-    _one("--ubatch", "load.n_ubatch", Whole(1), "Rows the backend computes at once."),
-    _one("--flash-attn", "load.flash_attn", OneOf("flash attention mode", get_args(FlashAttention)),
-         "Flash attention."),
-    _one("--device", "load.device", click.STRING, "Device of the target, as `localspec doctor` lists it."),
-    _one("--draft-device", "load.draft_device", click.STRING, "Device of the draft."),
-    _one("--tensor-split", "load.tensor_split", Split(), "Share of the model per GPU: 3,1."),
-    _one("--n-cpu-moe", "load.n_cpu_moe", Whole(0), "First blocks whose expert tensors stay in host memory."),
-    _one("--rpc", "load.rpc", Endpoints(), "ggml RPC servers whose devices join: host:port,…"),
-)  # fmt: skip
+    _key("ctx", "auto|N"),
+    _key("gpu_layers", "auto|N"),
+    _key("draft_gpu_layers", "auto|N"),
+    _key("kv", "K[,V]"),
+    _key("draft_kv", "K[,V]"),
+    _switch("mmap", False, "--no-mmap", "Read the files instead of mapping them."),
+    _switch("mlock", True, "--mlock"),
+    _key("threads", "auto|N"),
+    _key("batch", "N"),
+    _key("ubatch", "N"),
+    _key("flash_attn", "auto|on|off"),
+    _key("device", "NAME"),
+    _key("draft_device", "NAME"),
+    _key("tensor_split", "A,B,…"),
+    _key("n_cpu_moe", "N"),
+    _key("rpc", "HOST:PORT,…"),
+)
 SAMPLING = (
-    Setting(("--temperature", "--temp"), "sampling.temperature", Real(0), "0 is greedy."),
-    _one("--top-k", "sampling.top_k", Whole(0), "Keep the k most likely tokens; 0 is off."),
-    _one("--top-p", "sampling.top_p", Real(0, 1), "Keep tokens up to this cumulated probability; 1 is off."),
-    _one("--min-p", "sampling.min_p", Real(0, 1), "Drop tokens below this share of the likeliest; 0 is off."),
-    Setting(("--typical", "--typical-p"), "sampling.typical_p", Real(0, 1), "Locally typical; 1 is off."),
-    _one("--repeat-last-n", "sampling.repeat_last_n", Whole(-1), "Tokens the penalties look at; -1: all."),
-    _one("--repeat-penalty", "sampling.repeat_penalty", Real(0.01), "Penalty on repeats; 1 is off."),
-    _one("--presence-penalty", "sampling.presence_penalty", Real(), "Penalty on having occurred; 0 is off."),
-    _one("--frequency-penalty", "sampling.frequency_penalty", Real(), "Penalty per occurrence; 0 is off."),
-    _one("--dry-multiplier", "sampling.dry_multiplier", Real(0), "Strength of DRY; 0 is off."),
-    _one("--dry-base", "sampling.dry_base", Real(1), "Base of DRY's growth."),
-    _one("--dry-allowed-length", "sampling.dry_allowed_length", Whole(0), "Repeats DRY leaves alone."),
-    _one("--dry-penalty-last-n", "sampling.dry_penalty_last_n", Whole(-1), "Tokens DRY looks at; -1: all."),
-    Setting(("--dry-sequence-breaker",), "sampling.dry_sequence_breakers", click.STRING,
-            "Text that ends a repeat for DRY; may be given again.", repeats=True),
-    _one("--xtc-probability", "sampling.xtc_probability", Real(0, 1), "Chance of XTC per token; 0 is off."),
-    _one("--xtc-threshold", "sampling.xtc_threshold", Real(0, 1), "Probability from which XTC removes."),
-    Setting(("--logit-bias",), "sampling.logit_bias", LogitBias(),
-            "Add to a token's logit: 15043+1, 2-inf; may be given again.", repeats=True),
-    _one("--grammar", "sampling.grammar", click.STRING, "GBNF grammar the reply must follow."),
-    _one("--grammar-file", "sampling.grammar", TextFile(), "The same from a file."),
-    _one("--json-schema", "sampling.json_schema", JsonText(), "JSON schema the reply must follow."),
-    _one("--json-schema-file", "sampling.json_schema", TextFile(JsonText()), "The same from a file."),
-    _one("--seed", "sampling.seed", Whole(0, 2**32 - 1), "Makes a sampled reply repeatable."),
-)  # fmt: skip
+    _key("temperature", "X", "--temperature", "--temp"),
+    _key("top_k", "N"),
+    _key("top_p", "X"),
+    _key("min_p", "X"),
+    _key("typical_p", "X", "--typical", "--typical-p"),
+    _key("repeat_last_n", "N"),
+    _key("repeat_penalty", "X"),
+    _key("presence_penalty", "X"),
+    _key("frequency_penalty", "X"),
+    _key("dry_multiplier", "X"),
+    _key("dry_base", "X"),
+    _key("dry_allowed_length", "N"),
+    _key("dry_penalty_last_n", "N"),
+    _key("dry_sequence_breakers", "TEXT", "--dry-sequence-breaker", repeats=True),
+    _key("xtc_probability", "X"),
+    _key("xtc_threshold", "X"),
+    _key("logit_bias", "ID±X", repeats=True),
+    _key("grammar", "GBNF"),
+    Option(("--grammar-file",), "sampling.grammar", file_text(text), SAME_FROM_FILE, "FILE"),
+    _key("json_schema", "JSON"),
+    Option(("--json-schema-file",), "sampling.json_schema", file_text(json_object), SAME_FROM_FILE, "FILE"),
+    _key("seed", "N"),
+)
+METHOD = _key("method", "NAME")
 SPECULATION = (
-    _one("--method", "speculation.method", OneOf("method", METHODS), "How to draft."),
-    _one("--k", "speculation.k", AutoOr(0, K_LIMIT), "Draft length; a number fixes it and never pauses."),
-    _one("--verify", "speculation.verify", OneOf("verify rule", get_args(VerifyRule)),
-         "How sampled drafts are judged."),
-    _one("--p-min", "speculation.p_min", Real(0, 1), "Confidence below which a draft stops; 0 is off."),
-    _flag("--require-spec", "speculation.require", True, "Fail when the pair cannot speculate."),
-)  # fmt: skip
+    METHOD,
+    _key("k", "auto|N"),
+    _key("verify", "auto|match|rejection"),
+    _key("p_min", "X"),
+    _switch("require_spec", True, "--require-spec"),
+)
 REQUEST = (
-    _one("--system", "request.system", click.STRING, "System prompt."),
-    _one("--max-tokens", "request.max_tokens", Whole(1), "Longest reply in tokens."),
-    Setting(("--stop",), "request.stop", click.STRING, "Text that ends the reply; may be given again.",
-            repeats=True),
-    _flag("--ignore-eos", "request.ignore_eog", True, "Go on after the end-of-generation token."),
-    Setting(("--template-arg",), "request.template_args", KeyValue(),
-            "Variable of the chat template: enable_thinking=false; may be given again.", repeats=True),
+    Option(("--system",), "request.system", text, "System prompt.", "TEXT"),
+    _key("max_tokens", "N"),
+    Option(("--stop",), "request.stop", texts, "Text that ends the reply; may be given again.", "TEXT", True),
+    Option(("--ignore-eos",), "request.ignore_eog", bool, "Go on after the end of generation.", means=True),
+    Option(("--template-arg",), "request.template_args", key_values,
+           "Variable of the template (enable_thinking=false); may be given again.", "K=V", True),
 )  # fmt: skip
-
 
 DEFAULTS: dict[str, Any] = {
     f"{section}.{field.name}": field.default
@@ -156,15 +183,38 @@ HEADINGS = {
 class SettingOption(click.Option):
     """A click option that knows what it fills."""
 
-    def __init__(self, setting: Setting) -> None:
-        kind: dict[str, Any] = {"type": setting.type}
-        if setting.means is not None:
-            kind = {"is_flag": True, "flag_value": setting.means, "default": None}
-        default = DEFAULTS.get(setting.fills)
+    def __init__(self, option: Option) -> None:
+        self.fills = option.fills
+        self._parse = option.parse
+        help = option.help
+        default = DEFAULTS.get(option.fills)
         if isinstance(default, int | float | str) and not isinstance(default, bool):
-            kind["show_default"] = f"{default}"
-        super().__init__(setting.flags, help=setting.help, multiple=setting.repeats, **kind)
-        self.fills = setting.fills
+            help += f" [default: {default}]"
+        kind: dict[str, Any] = {
+            "metavar": option.metavar,
+            "multiple": option.repeats,
+            "callback": self._convert,
+        }
+        if option.means is not None:
+            # No default for click: what was not given must stay apart from what was given as the default.
+            kind = {"is_flag": True, "flag_value": option.means, "default": None}
+        super().__init__(option.flags, help=help, **kind)
+
+    def _convert(self, ctx: click.Context, _: click.Parameter, value: Any) -> Any:
+        if not is_given(ctx, self):
+            return None
+        try:
+            return self._parse(list(value) if self.multiple else value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, self) from error
+
+
+def is_given(ctx: click.Context, param: click.Parameter) -> bool:
+    """Whether the user wrote it, rather than a default."""
+    return ctx.get_parameter_source(param.name or "") in (
+        ParameterSource.COMMANDLINE,
+        ParameterSource.ENVIRONMENT,
+    )
 
 
 class SettingCommand(click.Command):
@@ -188,11 +238,8 @@ class Asked:
     """What the user gave on the command line, by section and field; nothing else."""
 
     given: Mapping[str, Any]
-
-    def section(self, name: str) -> dict[str, Any]:
-        """The given fields of one section."""
-        prefix = name + "."
-        return {field.removeprefix(prefix): v for field, v in self.given.items() if field.startswith(prefix)}
+    config: Config
+    """What holds where nothing was given."""
 
     @property
     def target(self) -> Path | None:
@@ -202,56 +249,55 @@ class Asked:
     def draft(self) -> Path | None:
         return self.given.get("pair.draft")
 
-    def load(self, base: LoadSettings = LoadSettings()) -> LoadSettings:  # noqa: B008 (frozen)
-        """Load settings: what was given, over `base`."""
-        settings = replace(base, **self.section("load"))
-        k = self.given.get("speculation.k")
+    def load(self) -> LoadSettings:
+        """Load settings: what was given, over the configuration, over the defaults."""
+        values = self.config.with_flags(self.given)
+        settings = LoadSettings(**values.load)
         # The output rows are sized at load, so a longer fixed draft has to be known there.
-        return replace(settings, k_max=max(settings.k_max, k or 0))
+        return replace(settings, k_max=max(settings.k_max, values.speculation.get("k") or 0))
 
-    def request(self, base: Request = Request()) -> Request:  # noqa: B008 (frozen)
-        """A request without the user's message: what was given, over `base`.
+    def request(self) -> Request:
+        """A request without the user's message: what was given, over the configuration, over the defaults.
 
         Raises:
             UsageError: a grammar and a JSON schema at once.
         """
-        sampling = replace(base.sampling, **self.section("sampling"))
-        if sampling.grammar is not None and sampling.json_schema is not None:
+        given = self.given
+        constraints = {"sampling.grammar", "sampling.json_schema"} & set(given)
+        if len(constraints) > 1:
             raise UsageError("`--grammar` and `--json-schema` exclude each other", hint="give one of them")
-        own = self.section("request")
+        if constraints:  # it replaces either of the configuration's
+            given = {"sampling.grammar": None, "sampling.json_schema": None} | dict(given)
+        values = self.config.with_flags(given)
+        own = {key.removeprefix("request."): v for key, v in given.items() if key.startswith("request.")}
         system = own.pop("system", None)
-        return replace(
-            base,
-            sampling=sampling,
-            speculation=replace(base.speculation, **self.section("speculation")),
-            messages=base.messages if system is None else (Message("system", system),),
-            **own,
+        return Request(
+            messages=() if system is None else (Message("system", system),),
+            sampling=SamplingSettings(**values.sampling),
+            speculation=SpeculationSettings(**values.speculation),
+            **{**values.request, **own},
         )
 
 
-def takes(*groups: Iterable[Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of these groups; it receives them as one `Asked` named `asked`."""
-    options = [SettingOption(setting) for group in groups for setting in group]
+def takes(*groups: Iterable[Option]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command `--config` and the options of these groups, as one `Asked` named `asked`."""
+    options = [SettingOption(option) for group in groups for option in group]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--config", "config_file", metavar="FILE", help="Settings file instead of the user's.")
         @functools.wraps(command)
-        def call(**values: Any) -> Any:
-            source = click.get_current_context().get_parameter_source
+        def call(config_file: str | None, **values: Any) -> Any:
+            ctx = click.get_current_context()
             given: dict[str, Any] = {}
             for option in options:
-                assert option.name is not None
-                value = values.pop(option.name)
-                if source(option.name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+                value = values.pop(option.name or "")
+                if is_given(ctx, option):
                     given[option.fills] = value
-            return command(asked=Asked(given), **values)
+            config = load_config(os.environ, Path(config_file) if config_file else None)
+            return command(asked=Asked(given, config), **values)
 
-        for option in reversed(options):
-            _attach(call, option)
+        # The list that @click.option fills and @click.command reads.
+        call.__dict__.setdefault("__click_params__", []).extend(reversed(options))
         return call
 
     return decorate
-
-
-def _attach(command: Callable[..., Any], option: click.Option) -> None:
-    # The list @click.option fills, read by @click.command.
-    command.__dict__.setdefault("__click_params__", []).append(option)

@@ -1,0 +1,115 @@
+"""`localspec chat`: decides what the prompt is and whether there is a screen to live in."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+import click
+
+from localspec.cli.face import face
+from localspec.cli.options import LOAD, PAIR, REQUEST, SAMPLING, SPECULATION, Asked, SettingCommand, takes
+from localspec.errors import UsageError
+from localspec.interfaces import PairFiles
+from localspec.output import Output
+
+QUESTION = "> "
+
+
+@click.command("chat", cls=SettingCommand)
+@click.argument("words", nargs=-1, metavar="[PAIR] [PROMPT]...")
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt; then the only word is the pair.")
+@click.option("--plain", is_flag=True, help="Stream text to stdout also on a terminal.")
+@takes(PAIR, SPECULATION, LOAD, SAMPLING, REQUEST)
+@face("Print the events of the reply as JSON Lines.")
+def command(words: tuple[str, ...], prompt: str | None, plain: bool, asked: Asked, out: Output) -> int:
+    """Talk with a pair: on a screen of its own, or streaming to stdout.
+
+    It streams with --plain, with a prompt, with --json, and where stdin or stdout is no terminal. Text piped
+    in comes before the prompt. Without --plain and without a prompt a terminal gets the chat screen.
+    """
+    name, text = pair_and_prompt(words, prompt, has_target=asked.target is not None)
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    if typed and text is None and not plain and not out.json and out.out_is_terminal:
+        from localspec.tui import run_chat
+
+        return run_chat(_files(name, asked, words), asked.load(), asked.request(), asked.config)
+
+    from localspec.cli.opening import opened
+    from localspec.plain import run_plain
+
+    files, request = _files(name, asked, words), asked.request()
+    if not typed:
+        text = joined(piped_text(sys.stdin), text)
+    with opened(files, asked, out) as session:
+        return run_plain(session, request, text, out, ask=_question(out) if text is None else None)
+
+
+def pair_and_prompt(
+    words: tuple[str, ...], prompt: str | None, *, has_target: bool
+) -> tuple[str | None, str | None]:
+    """Which word names the pair, and what the prompt is.
+
+    Raises:
+        UsageError: a prompt both as words and with `-p`.
+    """
+    pair, rest = (None, words) if has_target or not words else (words[0], words[1:])
+    if prompt is not None and rest:
+        raise UsageError("the prompt was given twice, as words and with `-p`", hint="give one of them")
+    return pair, prompt if prompt is not None else " ".join(rest) or None
+
+
+def _files(name: str | None, asked: Asked, words: tuple[str, ...]) -> PairFiles:
+    from localspec.pairs import resolve
+
+    try:
+        return resolve(name, asked.target, asked.draft, default=asked.config.default_pair)
+    except UsageError as error:
+        if name is None:
+            raise
+        hint = f"for a prompt without a pair: localspec chat -p {shlex.quote(' '.join(words))}"
+        raise UsageError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from error
+
+
+def piped_text(stdin: TextIO | None) -> str:
+    """All of a stdin that is no terminal, as UTF-8; a closed one is empty."""
+    if stdin is None:
+        return ""
+    if isinstance(stdin, io.TextIOWrapper):
+        stdin.reconfigure(encoding="utf-8", errors="replace")
+    return stdin.read()
+
+
+def joined(piped: str, prompt: str | None) -> str:
+    """The prompt of a pipe: the piped text first, then the argument.
+
+    Raises:
+        UsageError: both are empty.
+    """
+    parts = [part for part in (piped.strip("\n"), prompt) if part]
+    if not parts:
+        raise UsageError("there is no prompt: stdin is empty", hint="localspec chat PAIR -p TEXT")
+    return "\n\n".join(parts)
+
+
+def _question(out: Output) -> Callable[[], str]:
+    """A function that asks for the next message; it asks on stderr when stdout is a file."""
+    if out.out_is_terminal:
+        with suppress(ImportError):  # Windows has none; there input() edits by itself
+            import readline  # noqa: F401
+
+        return lambda: input(QUESTION)
+
+    def ask() -> str:
+        out.err.write(QUESTION)
+        out.err.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    return ask
