@@ -102,14 +102,20 @@ def _question(out: Output) -> Callable[[], str]:
         with suppress(ImportError):  # Windows has none; there input() edits by itself
             import readline  # noqa: F401
 
-        return lambda: input(QUESTION)
-
     def ask() -> str:
-        out.err.write(QUESTION)
-        out.err.flush()
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line.rstrip("\n")
+        try:
+            return input(QUESTION) if out.out_is_terminal else _line(out)
+        except EOFError:
+            out.err.write("\n")  # the shell's prompt begins a line
+            raise
 
     return ask
+
+
+def _line(out: Output) -> str:
+    out.err.write(QUESTION)
+    out.err.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
