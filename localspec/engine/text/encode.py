@@ -12,7 +12,8 @@ A *marked text* is a `str` that may contain `MARK`. Knows nothing of templates o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from localspec.engine.text.vocabulary import Vocabulary
@@ -20,12 +21,27 @@ from localspec.engine.text.vocabulary import Vocabulary
 MARK = "\ufdd0"
 """A Unicode noncharacter: never meant for interchange, so a text loses nothing when it is replaced."""
 _REPLACEMENT = "\ufffd"
-_ESCAPED_MARK = "\\ufdd0"  # what a JSON filter that escapes non-ASCII makes of it
 
 
 def unmark(marked: str) -> str:
     """The text as a reader sees it."""
-    return marked.replace(MARK, "").replace(_ESCAPED_MARK, "") if MARK[0] in marked else marked
+    return marked.replace(MARK, "")
+
+
+def as_json(value: Any, change: Callable[[str], str] = str) -> Any:
+    """`value` rebuilt of plain JSON types, strings changed; what is no JSON becomes its type's name.
+
+    Objects with methods of their own must not reach a template (transformers does the same).
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return change(str.__str__(value))
+    if isinstance(value, Mapping):
+        return {as_json(key, change): as_json(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item, change) for item in value]
+    return f"<{type(value).__name__}>"
 
 
 class ControlTexts:
@@ -41,11 +57,11 @@ class ControlTexts:
             self._lengths[first] = tuple(sorted(lengths, reverse=True))
         firsts = "".join(re.escape(first) for first in self._lengths)
         self._first = re.compile(f"[{firsts}]" if firsts else "(?!)")
-        # A string that *ends* like the start of a control token may be completed by what follows it.
-        self._starts = frozenset(
-            text[:cut] for text in self._texts if not text[0].isalnum() for cut in range(1, len(text))
-        )
-        self._longest = max(map(len, self._texts), default=0)
+        spelled = [text for text in self._texts if not text.isalnum()]
+        cuts = [(text, cut) for text in spelled for cut in range(1, len(text))]
+        self._heads = frozenset(text[:cut] for text, cut in cuts)
+        self._tails = frozenset(text[cut:] for text, cut in cuts)
+        self.longest = max(map(len, self._texts), default=0)
 
     def __contains__(self, text: str) -> bool:
         return text in self._texts
@@ -68,26 +84,32 @@ class ControlTexts:
                 yield first.start(), start
 
     def mark(self, text: str) -> str:
-        """`text` such that neither it nor its concatenation with others spells a control token."""
+        """`text` such that neither it nor two texts joined end to end spell a control token."""
         if MARK in text:
             text = text.replace(MARK, _REPLACEMENT)
-        breaks = [
-            first.start() + 1 for first in self._first.finditer(text) if self.at(text, first.start()) is not None
-        ]
-        if (tail := self._open_tail(text)) is not None and tail + 1 not in breaks:
-            breaks.append(tail + 1)
+        breaks = {
+            first.start() + 1
+            for first in self._first.finditer(text)
+            if self.at(text, first.start()) is not None
+        }
+        breaks.update(self._joints(text))
         if not breaks:
             return text
         edges = [0, *sorted(breaks), len(text)]
-        return MARK.join(text[a:b] for a, b in zip(edges, edges[1:], strict=False))
+        return MARK.join(text[a:b] for a, b in pairwise(edges))
 
-    def _open_tail(self, text: str) -> int | None:
-        """Where a proper prefix of a control text starts that reaches the end of `text`, spaces aside."""
-        end = len(text.rstrip())
-        for start in range(max(0, end - self._longest), end):
-            if text[start] in self._lengths and text[start:end] in self._starts:
-                return start
-        return None
+    def _joints(self, text: str) -> Iterator[int]:
+        """Where to break a text whose ends could be completed to a control text, spaces aside."""
+        start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+        if start == end:
+            return
+        head = text[start : start + self.longest]
+        if any(head[:length] in self._tails for length in range(1, len(head) + 1)):
+            yield start
+        for tail in range(max(start, end - self.longest), end):
+            if text[tail:end] in self._heads:
+                yield tail + 1
+                return
 
 
 class Encoder:
@@ -101,14 +123,8 @@ class Encoder:
         """SentencePiece style: a space is put before text that starts a prompt or follows a control token."""
 
     def mark(self, value: Any) -> Any:
-        """`value` with every string in it marked, through lists and dicts; new containers, plain types."""
-        if isinstance(value, str):
-            return self.controls.mark(value)
-        if isinstance(value, dict):
-            return {self.mark(key): self.mark(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.mark(item) for item in value]
-        return value
+        """`value` as plain JSON types with every string in it marked."""
+        return as_json(value, self.controls.mark)
 
     def tokenize(self, marked: str, *, after_text: bool = False) -> list[int]:
         """Ids of a marked text; no BOS or EOS is added.
