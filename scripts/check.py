@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOFT_LINES, HARD_LINES = 400, 450
-"""A file above the first is listed; above the second the check fails."""
+"""A file above the first is listed; one of the package above the second fails the check."""
 
 MODULE = [sys.executable, "-m"]
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(cache_dir=None))"
@@ -37,7 +37,7 @@ def main() -> int:
     rows = long_files(ROOT)
     for lines, path in rows:
         print(f"{lines:6} {path}")
-    if rows and rows[0][0] > HARD_LINES:
+    if any(lines > HARD_LINES and path.parts[0] == "localspec" for lines, path in rows):
         failed.append("file size")
     print("check: " + (f"FAILED: {', '.join(failed)}" if failed else "all good"))
     return 1 if failed else 0
