@@ -498,12 +498,12 @@ class TestDisk:
             def __init__(self, file: IO[bytes]) -> None:
                 self._file = file
 
-            def writelines(self, chunks: list[bytes]) -> None:
+            def write(self, block: bytes) -> None:
                 nonlocal written
-                written += sum(map(len, chunks))
+                written += len(block)
                 if written > 2_000_000:
                     raise OSError(errno.ENOSPC, "No space left on device")
-                self._file.writelines(chunks)
+                self._file.write(block)
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._file, name)

@@ -20,16 +20,16 @@ class RunningDigest:
     """SHA-256 of bytes that arrive in order, computed in a thread of its own beside reading and writing."""
 
     AHEAD = 4
-    """Batches that may wait; more would only hold memory."""
+    """Blocks that may wait; more would only hold memory."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._waiting: deque[Future[None]] = deque()
 
-    def feed(self, chunks: Sequence[bytes]) -> None:
-        """Add bytes; they must not change afterwards."""
-        self._waiting.append(self._thread.submit(self._update, chunks))
+    def feed(self, block: bytes) -> None:
+        """Add bytes."""
+        self._waiting.append(self._thread.submit(self._sha.update, block))
         if len(self._waiting) > self.AHEAD:
             self._waiting.popleft().result()
 
@@ -42,10 +42,6 @@ class RunningDigest:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
-
-    def _update(self, chunks: Sequence[bytes]) -> None:
-        for chunk in chunks:
-            self._sha.update(chunk)
 
 
 def is_gguf_name(path: str) -> bool:

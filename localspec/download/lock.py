@@ -21,7 +21,7 @@ from localspec.download.events import Owner
 from localspec.download.units import RemoteFile
 
 STALE_S = 60.0
-SETTLE_S = 0.05
+SETTLE_S = 0.2
 
 if sys.platform == "win32":
     import msvcrt

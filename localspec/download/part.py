@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,24 +103,23 @@ class Part:
             self._file.seek(0)
             while hashed < self.done:
                 piece = self._file.read(READ)
-                self.digest.feed([piece])
+                self.digest.feed(piece)
                 hashed += len(piece)
                 yield hashed
 
-    def append(self, chunks: Sequence[bytes]) -> None:
+    def append(self, block: bytes) -> None:
         """Write and hash the next bytes.
 
         Raises:
             LocalspecError: the disk is full or refuses.
         """
-        size = sum(map(len, chunks))
-        if self.done + size > self._noted + CHUNK or time.monotonic() > self._noted_at + NOTE_S:
+        if self.done + len(block) > self._noted + CHUNK or time.monotonic() > self._noted_at + NOTE_S:
             self.note()
         with disk_errors(self.path):
-            self._file.writelines(chunks)
+            self._file.write(block)
             self._file.flush()
-        self.done += size
-        self.digest.feed(chunks)
+        self.done += len(block)
+        self.digest.feed(block)
 
     def note(self) -> None:
         """Write down how far the part is and what it is a part of."""

@@ -146,15 +146,15 @@ class _Stream:
         self._offset = part.done
         self._known = (part.etag, part.site) if part.etag and part.trusts_etag else None
         self._policy = policy
-        self._channel: Channel[_Opened | list[bytes]] = Channel(self._feed)
+        self._channel: Channel[_Opened | bytes] = Channel(self._feed)
 
-    def __iter__(self) -> Iterator[_Opened | list[bytes] | None]:
+    def __iter__(self) -> Iterator[_Opened | bytes | None]:
         return iter(self._channel)
 
     def close(self) -> None:
         self._channel.close()
 
-    def _feed(self, put: Callable[[_Opened | list[bytes]], None]) -> None:
+    def _feed(self, put: Callable[[_Opened | bytes], None]) -> None:
         file, policy = self._file, self._policy
         link = self.link
         if link is None:
@@ -178,7 +178,7 @@ class _Stream:
         """The ETag that this very server sent for the bytes we have."""
         return self._known[0] if self._known and origin(self._known[1]) == origin(url) else None
 
-    def _receive(self, body: Body, put: Callable[[_Opened | list[bytes]], None]) -> None:
+    def _receive(self, body: Body, put: Callable[[_Opened | bytes], None]) -> None:
         file = self._file
         known = self._etag_of(body.site)
         if self._offset and known and body.etag and body.etag != known:
@@ -192,7 +192,7 @@ class _Stream:
         put(_Opened(body.etag, body.site))
         position = body.start
         for block in _blocks(chunks):
-            position += sum(map(len, block))
+            position += len(block)
             if position > file.size:
                 raise OutsideError(f"`{body.site}` sent more than the {file.size} bytes of `{file.path}`")
             if fresh := _after(block, position, self._offset):
@@ -209,32 +209,27 @@ def _peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     return b"".join(read)[:size], chain(read, chunks)
 
 
-def _blocks(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Gather network reads into lists of about `BLOCK` bytes without copying them."""
-    block: list[bytes] = []
+def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Gather network reads: one copy is cheaper than the thread switches that many small pieces cost."""
+    reads: list[bytes] = []
     size, since = 0, time.monotonic()
     try:
         for chunk in chunks:
-            block.append(chunk)
+            reads.append(chunk)
             size += len(chunk)
             if size >= BLOCK or time.monotonic() - since >= BLOCK_S:
-                yield block
-                block, size, since = [], 0, time.monotonic()
+                yield b"".join(reads)
+                reads, size, since = [], 0, time.monotonic()
     except Unavailable:
-        if block:
-            yield block
+        yield b"".join(reads)
         raise
-    if block:
-        yield block
+    yield b"".join(reads)
 
 
-def _after(block: list[bytes], end: int, offset: int) -> list[bytes]:
+def _after(block: bytes, end: int, offset: int) -> bytes:
     """What of a block that ends at file position `end` lies beyond `offset`: a server may ignore ranges."""
-    start = end - sum(map(len, block))
-    if start >= offset:
-        return block
-    joined = b"".join(block)[offset - start :]
-    return [joined] if joined else []
+    start = end - len(block)
+    return block if start >= offset else block[offset - start :]
 
 
 def _check_content(file: FileMetadata, body: Body, head: bytes) -> None:
