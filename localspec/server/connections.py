@@ -19,8 +19,11 @@ from localspec.server.settings import Limits
 
 RESERVED_FDS = 64
 """Descriptors kept for the worker's pipes, logs, the event loop and model files."""
-BACKLOG = 64
-"""Connections the event loop accepts before it looks at them: the cap may be exceeded by this many."""
+ACCEPTED_AT_ONCE = 16
+"""Connections the event loop accepts in one go."""
+UNDER_WAY = 6 * ACCEPTED_AT_ONCE
+"""Connections above the cap while a crowd arrives: from accept to the close of the one that makes room the
+event loop turns four times, and accepts in each turn."""
 FD_LIMIT_MAX = 65_536
 """No need for more, and some systems report a limit that they then refuse."""
 
@@ -140,4 +143,4 @@ def raise_fd_limit() -> int:
 
 def connection_cap(fd_limit: int) -> int:
     """How many connections fit beside everything else that needs a descriptor."""
-    return max(16, fd_limit - RESERVED_FDS - BACKLOG)
+    return max(16, fd_limit - RESERVED_FDS - UNDER_WAY)

@@ -12,7 +12,7 @@ import uvicorn
 
 from localspec.errors import LocalspecError, OutsideError, UsageError
 from localspec.server.app import create_app
-from localspec.server.connections import BACKLOG, connection_cap, guarded_protocol, raise_fd_limit
+from localspec.server.connections import ACCEPTED_AT_ONCE, connection_cap, guarded_protocol, raise_fd_limit
 from localspec.server.dispatch import Dispatcher, ServedSession
 from localspec.server.metrics import Metrics
 from localspec.server.settings import ServerSettings
@@ -46,7 +46,7 @@ def serve(
     """
     cap = connection_cap(raise_fd_limit())
     try:
-        listener = _listen(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
     except LocalspecError:
         session.close()
         raise
@@ -61,7 +61,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
         # The proxy in front may say who the client is only when the operator made it the only way in.
@@ -110,7 +110,7 @@ def base_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """A bound socket.
 
     Raises:

@@ -53,14 +53,16 @@ def served(
             json.dumps({"port": 0} | options),
         ],
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=preexec,
     )
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline().split() for _ in range(2)]
-        assert [line[0] for line in lines] == ["listening", "ready"], lines
-        yield Served(process, lines[0][1])
+        first, second = process.stdout.readline().split(), process.stdout.readline().split()
+        if (first[:1], second[:1]) != (["listening"], ["ready"]):
+            raise AssertionError(" ".join([*first, *second, process.stdout.read()]))
+        yield Served(process, first[1])
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -1,0 +1,448 @@
+"""The server as a real process: OpenAI's client, load, deaths, rude clients. The engine is a toy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from localspec.engine.settings import Message, Request, SamplingSettings
+from localspec.errors import OutsideError, UsageError
+from localspec.server.connections import connection_cap
+from localspec.server.run import bind
+from tests.kit.serving import Served, served
+from tests.kit.toy import words_for
+
+resource = pytest.importorskip("resource", reason="POSIX only")
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def solo(text: str, seed: int | None = None) -> str:
+    """What the toy answers to this prompt when it is alone."""
+    return "".join(
+        words_for(Request(messages=(Message("user", text),), sampling=SamplingSettings(seed=seed)))
+    )
+
+
+def metric(server: Served, name: str) -> float:
+    text = httpx2.get(f"{server.url}/metrics").text
+    match = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert match, name
+    return float(match[1])
+
+
+def settles(condition: Callable[[], bool], within_s: float = 3.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+class TestOpenAI:
+    def test_whole_and_streamed_replies(self, client: openai.OpenAI) -> None:
+        whole = client.chat.completions.create(model="toy", messages=user("hi"))
+        assert whole.choices[0].message.content == solo("hi")
+        assert whole.usage is not None and whole.usage.completion_tokens == 24
+        stream = client.chat.completions.create(
+            model="toy", messages=user("hi"), stream=True, stream_options={"include_usage": True}
+        )
+        chunks = list(stream)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == solo("hi")
+        assert chunks[-1].usage == whole.usage
+
+    def test_seed_stop_limit_and_choices(self, client: openai.OpenAI) -> None:
+        create = client.chat.completions.create
+        texts = {create(model="toy", messages=user("x"), seed=3).choices[0].message.content for _ in range(3)}
+        assert texts == {solo("x", 3)}
+        stopped = create(model="toy", messages=user("!say a b c d"), stop=["c"]).choices[0]
+        assert (stopped.message.content, stopped.finish_reason) == ("a b", "stop")
+        assert (
+            create(model="toy", messages=user("x"), max_completion_tokens=1).choices[0].finish_reason
+            == "length"
+        )
+        assert len(create(model="toy", messages=user("x"), n=3).choices) == 3
+
+    def test_logprobs(self, client: openai.OpenAI) -> None:
+        choice = client.chat.completions.create(
+            model="toy", messages=user("x"), logprobs=True, top_logprobs=2, max_tokens=3
+        ).choices[0]
+        assert choice.logprobs is not None and choice.logprobs.content is not None
+        assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+        assert [len(entry.top_logprobs) for entry in choice.logprobs.content] == [2, 2, 2]
+
+    def test_prediction(self, client: openai.OpenAI) -> None:
+        reply = client.chat.completions.create(
+            model="toy", messages=user("x"), prediction={"type": "content", "content": "one two three"}
+        )
+        assert reply.usage is not None and reply.usage.completion_tokens_details is not None
+        assert reply.usage.completion_tokens_details.accepted_prediction_tokens == 2
+
+    def test_raw_completions_and_models(self, client: openai.OpenAI) -> None:
+        reply = client.completions.create(model="toy", prompt="hi", max_tokens=2, logprobs=1)
+        assert reply.choices[0].logprobs is not None and reply.choices[0].finish_reason == "length"
+        streamed = client.completions.create(model="toy", prompt="hi", max_tokens=2, stream=True)
+        assert "".join(chunk.choices[0].text for chunk in streamed) == reply.choices[0].text
+        assert [model.id for model in client.models.list()] == ["scripted"]
+        assert client.models.retrieve("scripted").owned_by == "localspec"
+
+    def test_errors_are_typed(self, client: openai.OpenAI) -> None:
+        create = client.chat.completions.create
+        with pytest.raises(openai.BadRequestError) as long:
+            create(model="toy", messages=user("!long"))
+        assert long.value.code == "context_length_exceeded"
+        with pytest.raises(openai.BadRequestError) as wrong:
+            create(model="toy", messages=user("x"), temperature=-1)
+        assert wrong.value.param == "temperature"
+        with pytest.raises(openai.InternalServerError):
+            create(model="toy", messages=user("!error"))
+        with pytest.raises(openai.APIError, match="a row was not finite"):
+            list(create(model="toy", messages=user("!error"), stream=True))
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("none")
+
+
+class TestLoad:
+    async def test_every_reply_of_many_clients_equals_its_solo_run(
+        self, server: Served, soak: Callable[[int, int], int]
+    ) -> None:
+        """Known fault 107: parallel requests are never mixed up."""
+        rounds = soak(4, 20)
+
+        async def one(number: int) -> list[float]:
+            waits: list[float] = []
+            async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x", timeout=60) as client:
+                for turn in range(rounds):
+                    text, seed = f"client {number} turn {turn}", number * 100 + turn
+                    began = time.monotonic()
+                    if turn % 2:
+                        stream = await client.chat.completions.create(
+                            model="toy", messages=user(text), seed=seed, stream=True
+                        )
+                        got = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+                    else:
+                        reply = await client.chat.completions.create(
+                            model="toy", messages=user(text), seed=seed
+                        )
+                        got = reply.choices[0].message.content or ""
+                    waits.append(time.monotonic() - began)
+                    assert got == solo(text, seed)
+            return waits
+
+        began = time.monotonic()
+        waits = await asyncio.gather(*(one(n) for n in range(16)))
+        fair_share = 16 * (time.monotonic() - began) / (16 * rounds)
+        assert max(max(w) for w in waits) <= 4 * fair_share, "somebody was starved"
+        assert metric(server, "localspec_queue_length") == 0
+
+    async def test_a_flood_does_not_hold_up_another_client(self, server: Served) -> None:
+        finished: list[str] = []
+
+        async def ask(client: httpx2.AsyncClient, name: str) -> None:
+            body = {
+                "messages": user(f"!slow {len(finished)} {name} {random.random()}"),
+                "user": name,
+                "max_tokens": 6,
+            }
+            reply = await client.post(CHAT, json=body)
+            assert reply.status_code == 200
+            finished.append(name)
+
+        async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+            flood = [asyncio.create_task(ask(client, "flood")) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            await ask(client, "agent")
+            assert finished.count("flood") <= 4
+            for task in flood:
+                task.cancel()
+        assert settles(lambda: metric(server, "localspec_replies_running") == 0)
+
+    def test_memory_stays_flat(self, server: Served, soak: Callable[[int, int], int]) -> None:
+        def ask(count: int) -> float:
+            with httpx2.Client(base_url=server.url) as client:
+                for n in range(count):
+                    client.post(CHAT, json={"messages": user(f"m {n}"), "logprobs": True, "max_tokens": 8})
+            return metric(server, "process_resident_memory_bytes")
+
+        warm = ask(100)
+        assert ask(soak(200, 2000)) - warm < 8e6
+
+    def test_abrupt_disconnects_leave_nothing_busy(
+        self, server: Served, soak: Callable[[int, int], int]
+    ) -> None:
+        rng = random.Random(5)
+        for n in range(soak(60, 500)):
+            body = json.dumps({"messages": user(f"!slow {n}"), "stream": n % 3 > 0}).encode()
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            request = head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                sent = request[: rng.choice([7, len(request) - 5, len(request)])]
+                connection.sendall(sent)
+                if sent == request and n % 4:
+                    connection.recv(64)  # the status line of a stream, or of a whole reply
+                if n % 2:  # a reset instead of an orderly end
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        assert settles(lambda: metric(server, "localspec_replies_running") == 0)
+        assert metric(server, "localspec_queue_length") == 0
+        assert httpx2.post(server.url + CHAT, json={"messages": user("hi")}).status_code == 200
+
+
+class TestDeath:
+    def test_kill_9_of_the_worker_fails_only_the_running_request(self) -> None:
+        with served() as server:
+            statuses: list[int] = []
+            lock = threading.Lock()
+
+            def ask(n: int) -> None:
+                reply = httpx2.post(server.url + CHAT, json={"messages": user(f"!slow {n}")}, timeout=60)
+                with lock:
+                    statuses.append(reply.status_code)
+                    if reply.status_code != 200:
+                        assert "SIGKILL" in reply.json()["error"]["message"]
+
+            threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+            for thread in threads:
+                thread.start()
+            assert settles(lambda: metric(server, "localspec_replies_running") == 1)
+            (worker,) = server.children()
+            os.kill(worker, signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+            assert sorted(statuses) == [200] * 5 + [500]
+            assert metric(server, "localspec_worker_restarts_total") == 1
+            assert httpx2.get(f"{server.url}/health").status_code == 200
+
+    def test_an_abort_in_the_engine_is_a_500_with_its_reason(self) -> None:
+        with served() as server:
+            reply = httpx2.post(server.url + CHAT, json={"messages": user("!abort")}, timeout=60)
+            assert reply.status_code == 500 and "SIGABRT" in reply.json()["error"]["message"]
+            assert (
+                httpx2.post(server.url + CHAT, json={"messages": user("hi")}, timeout=60).status_code == 200
+            )
+
+    def test_kill_9_of_the_server_leaves_no_worker(self) -> None:
+        with served() as server:
+            (worker,) = server.children()
+
+            def ask() -> None:
+                with pytest.raises(httpx2.TransportError):
+                    httpx2.post(server.url + CHAT, json={"messages": user("!slow")})
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            time.sleep(0.1)
+            server.process.kill()
+            server.process.wait()
+            assert settles(lambda: not _lives(worker), within_s=2.0)
+            asking.join()
+
+    def test_a_failed_load_ends_the_server_with_the_error_of_the_load(self) -> None:
+        with (
+            pytest.raises(AssertionError, match="the pair needs 30"),
+            served("tests.kit.worker_factories:does_not_fit"),
+        ):
+            pass
+
+    def test_sigterm_ends_a_busy_server_in_time(self) -> None:
+        with served() as server:
+            body = {"messages": user("!slow"), "stream": True}
+            with httpx2.stream("POST", server.url + CHAT, json=body) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                began = time.monotonic()
+                server.process.send_signal(signal.SIGTERM)
+                assert "data: [DONE]" in list(lines), "a running reply may finish"
+            server.process.wait(10)
+            assert time.monotonic() - began < 6
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def closed_after(connection: socket.socket, limit_s: float) -> float:
+    """Seconds until the server closes the connection."""
+    began = time.monotonic()
+    connection.settimeout(limit_s)
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Served]:
+    """A server with short limits."""
+    with served(limits={"head_s": 0.6, "request_s": 0.9, "stall_s": 0.7, "body_bytes": 1 << 20}) as running:
+        yield running
+
+
+class TestRudeClients:
+    def test_a_head_that_does_not_come(self, strict: Served) -> None:
+        with socket.create_connection(("127.0.0.1", strict.port)) as silent:
+            assert 0.4 < closed_after(silent, 5) < 2
+
+    @pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+    def test_a_head_that_trickles(self, strict: Served, start: bytes) -> None:
+        """Every byte counts as life for a keep-alive timer; the deadline is for the whole head."""
+        with socket.create_connection(("127.0.0.1", strict.port)) as slow:
+            slow.sendall(start)
+            if start:
+                slow.recv(4096)
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < 5:
+                    slow.sendall(b"G")
+                    time.sleep(0.1)
+            except OSError:
+                pass
+            assert time.monotonic() - began < 2.5
+
+    def test_a_body_that_trickles(self, strict: Served) -> None:
+        with socket.create_connection(("127.0.0.1", strict.port)) as slow:
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            slow.sendall(head.encode() + b"Content-Length: 1000\r\n\r\n{")
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < 5:
+                    slow.sendall(b" ")
+                    time.sleep(0.1)
+            except OSError:
+                pass
+            assert 0.7 < time.monotonic() - began < 2.5
+        assert httpx2.get(f"{strict.url}/health").status_code == 200
+
+    def test_a_client_that_does_not_read(self, strict: Served) -> None:
+        text = "!say " + "x" * 700_000
+        body = json.dumps({"messages": user(text), "n": 16}).encode()
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", strict.port))
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            deaf.sendall(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            sockets = _open_sockets(strict)
+            assert settles(lambda: _open_sockets(strict) < sockets, within_s=20)
+
+    def test_a_body_over_the_limit_gets_its_answer(self, strict: Served) -> None:
+        for size in (2 << 20, 8 << 20):
+            reply = httpx2.post(strict.url + CHAT, json={"messages": user("x" * size)}, timeout=20)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
+
+    @pytest.mark.parametrize(
+        "junk",
+        [
+            b"\x16\x03\x01\x02\x00\x01\x00",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 9000,
+        ],
+    )
+    def test_what_is_no_http(self, strict: Served, junk: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", strict.port)) as connection:
+            with suppress(OSError):
+                connection.sendall(junk + b"\r\n\r\n")
+            assert closed_after(connection, 5) < 2
+        assert httpx2.get(f"{strict.url}/health").status_code == 200
+
+    def test_pipelined_requests_are_answered_in_order(self, strict: Served) -> None:
+        one = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        two = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", strict.port)) as connection:
+            connection.sendall(one + two)
+            connection.settimeout(5)
+            got = b""
+            while data := connection.recv(65536):
+                got += data
+        assert got.count(b"HTTP/1.1 200") == 2
+        assert got.index(b'"object":"list"') < got.index(b'"status":"ready"')
+
+
+def _open_sockets(server: Served) -> int:
+    found = 0
+    for entry in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += str(entry.readlink()).startswith("socket:")
+    return found
+
+
+class TestManyConnections:
+    @pytest.mark.parametrize("hard", [256, 4096])
+    def test_idle_connections_do_not_keep_others_out(self, hard: int) -> None:
+        """1 000 silent connections under `ulimit -n 256`: `/health` answers within a second."""
+        mine, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        count = min(1000, most - 200) if most != resource.RLIM_INFINITY else 1000
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(mine, count + 200), most))
+        try:
+            with (
+                served(preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))) as server,
+                ExitStack() as stack,
+            ):
+                for _ in range(count):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+                began = time.monotonic()
+                assert httpx2.get(f"{server.url}/health", timeout=5).status_code == 200
+                assert time.monotonic() - began < 1
+                reply = httpx2.post(server.url + CHAT, json={"messages": user("hi")}, timeout=10)
+                assert reply.json()["choices"][0]["message"]["content"] == solo("hi")
+                limits = (server.process.pid, resource.RLIMIT_NOFILE)
+                assert resource.prlimit(*limits)[0] == hard, "the soft limit is raised to the hard one"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (mine, most))
+
+    def test_the_cap_leaves_room_for_the_rest(self) -> None:
+        assert connection_cap(256) <= 256 - 64
+        assert connection_cap(100) >= 16
+
+
+class TestListening:
+    def test_a_port_that_is_taken(self) -> None:
+        with bind("127.0.0.1", 0) as first:
+            first.listen()
+            port = first.getsockname()[1]
+            with pytest.raises(OutsideError, match=f"port {port} on `127.0.0.1` is taken"):
+                bind("127.0.0.1", port)
+
+    def test_an_address_that_is_not_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_such_name(*_: Any, **__: Any) -> Any:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", no_such_name)
+        with pytest.raises(UsageError, match="cannot listen on `nowhere`: Name or service not known"):
+            bind("nowhere", 0)
