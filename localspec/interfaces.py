@@ -80,6 +80,8 @@ class SessionInfo:
     """Why this pair cannot speculate at all, in one sentence."""
     build: str = ""
     """llama.cpp version and backends."""
+    chat_template: str = ""
+    """Source of the target's template: the notation of its tool calls is read from it."""
 
 
 class Reply(Protocol):

@@ -139,10 +139,10 @@ class TestBodies:
             assert (await client.post(CHAT, json={"messages": messages})).status_code == 200
             (request,) = asked(session)
         system, user, assistant, tool = request.messages
-        assert (system.role, system.content) == ("system", "rules")
+        assert (system.role, system.content) == ("developer", "rules")
         assert (user.content, dict(user.extra)["name"]) == ("a\nb", "ann")
         assert assistant.content == ""
-        assert dict(assistant.extra)["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
+        assert dict(assistant.extra)["tool_calls"] == [call]
         assert dict(tool.extra)["tool_call_id"] == "c1"
 
     async def test_turns_of_a_conversation_share_a_cache_key(self) -> None:
@@ -363,6 +363,67 @@ class TestEvents:
         async with api(session) as (client, _):
             report = (await client.post(CHAT, json=says("hi"))).json()["choices"][0]["speculation"]
         assert report["off_reason"] == "the vocabularies differ"
+
+
+HERMES = "{% if tools %}<tool_call>{% endif %}"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+class TestTools:
+    """Known fault 41: calls are parsed from committed text, however it is cut into tokens and rounds."""
+
+    def session(self, pieces: list[str]) -> Scripted:
+        tokens = [token(n, piece) for n, piece in enumerate(pieces)]
+        rounds = [Round("draft", 0, 0, 0, 1, 5, 0, 0, 0, 1) for _ in tokens]
+        events = [event for pair in zip(tokens, rounds, strict=True) for event in pair]
+        session = Scripted(*events, Done("stop", summary(len(tokens))))
+        session.info = replace(INFO, chat_template=HERMES)
+        return session
+
+    @pytest.mark.parametrize("size", [1, 3, 1000])
+    async def test_calls_are_parsed_whole_and_streamed(self, size: int) -> None:
+        pieces = [CALL[i : i + size] for i in range(0, len(CALL), size)]
+        async with api(self.session(pieces)) as (client, session):
+            whole = (await client.post(CHAT, json=says("hi", tools=[WEATHER]))).json()["choices"][0]
+            chunks = events_of(await client.post(CHAT, json=says("hi", tools=[WEATHER], stream=True)))
+            assert asked(session)[0].tools == (WEATHER,)
+        (call,) = whole["message"]["tool_calls"]
+        assert (whole["message"]["content"], whole["finish_reason"]) == ("Let me see.", "tool_calls")
+        assert call["function"]["name"] == "weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+        deltas = [c["choices"][0]["delta"] for c in chunks]
+        parts = [part for d in deltas for part in d.get("tool_calls", [])]
+        assert "".join(d.get("content", "") for d in deltas) == "Let me see."
+        assert [p["index"] for p in parts] == [0] * len(parts)
+        assert parts[0]["id"].startswith("call_") and parts[0]["function"]["name"] == "weather"
+        assert not any("id" in p or "name" in p["function"] for p in parts[1:])
+        assert "".join(p["function"]["arguments"] for p in parts) == call["function"]["arguments"]
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+    async def test_without_tools_the_text_is_left_alone(self) -> None:
+        async with api(self.session([CALL])) as (client, session):
+            for choice in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
+                reply = (await client.post(CHAT, json=says("hi", **choice))).json()["choices"][0]
+                assert reply["message"]["content"] == CALL
+                assert reply["finish_reason"] == "stop"
+            assert [r.tools for r in asked(session)] == [(), ()]
+
+    async def test_a_named_choice_offers_only_that_tool(self) -> None:
+        other = {"type": "function", "function": {"name": "other"}}
+        async with api() as (client, session):
+            choice = {"type": "function", "function": {"name": "weather"}}
+            body = says("hi", tools=[other, WEATHER], tool_choice=choice)
+            assert (await client.post(CHAT, json=body)).status_code == 200
+            missing = says("hi", tools=[other], tool_choice=choice)
+            assert (await client.post(CHAT, json=missing)).json()["error"]["param"] == "tool_choice"
+            assert asked(session)[0].tools == (WEATHER,)
 
 
 class TestErrors:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from localspec.api.replies import (
     CompletionTokensDetails,
     FinishReason,
+    FunctionCallDelta,
     FunctionCallReply,
     PromptTokensDetails,
     SpeculationReport,
@@ -25,18 +25,13 @@ from localspec.api.replies import (
 )
 from localspec.engine.events import Channel, Done, Event, Notice, Round, Text, Token
 from localspec.engine.settings import Request
+from localspec.engine.text.toolcalls import CallDelta, ContentDelta, ToolParser
+from localspec.engine.text.toolformats import detect_tools
 from localspec.errors import EngineError
+from localspec.interfaces import SessionInfo
 
 LOWEST_LOGPROB = -9999.0
 """OpenAI's stand-in for minus infinity, which JSON cannot say."""
-
-
-class ToolStream(Protocol):
-    """Takes committed text and tells plain content from tool calls; deltas have OpenAI's shape."""
-
-    def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]: ...
-
-    def finish(self) -> tuple[str, list[ToolCallDelta]]: ...
 
 
 @dataclass(slots=True)
@@ -55,9 +50,7 @@ class Delta:
 class Choice:
     """One reply being read."""
 
-    def __init__(
-        self, request: Request, *, tools: ToolStream | None = None, off_reason: str | None = None
-    ) -> None:
+    def __init__(self, request: Request, info: SessionInfo) -> None:
         self.request = request
         self.done: Done | None = None
         self.notices: list[Notice] = []
@@ -66,8 +59,8 @@ class Choice:
         self.reasoning_tokens = 0
         self.accepted_predictions = 0
         self.rejected_predictions = 0
-        self._tools = tools
-        self._off_reason = off_reason
+        self._off_reason = info.off_reason
+        self._tools = _tool_parser(request, info)
         self._content: list[str] = []
         self._reasoning: list[str] = []
 
@@ -132,18 +125,25 @@ class Choice:
             self._content.append(text)
             delta.content += text
         else:
-            self._parsed(*self._tools.feed(text), delta)
+            self._parsed(self._tools.feed(text), delta)
 
-    def _parsed(self, content: str, calls: list[ToolCallDelta], delta: Delta) -> None:
-        if content:
-            self._content.append(content)
-            delta.content += content
-        for call in calls:
-            delta.tool_calls.append(call)
-            if call.id is not None:
-                empty = FunctionCallReply(name=call.function.name or "", arguments="")
-                self.tool_calls.append(ToolCallReply(id=call.id, type="function", function=empty))
-            self.tool_calls[call.index].function.arguments += call.function.arguments or ""
+    def _parsed(self, parts: Iterable[ContentDelta | CallDelta], delta: Delta) -> None:
+        for part in parts:
+            if isinstance(part, ContentDelta):
+                self._content.append(part.text)
+                delta.content += part.text
+            elif part.id is not None:
+                name = part.name or ""
+                begun = FunctionCallReply(name=name, arguments=part.arguments)
+                self.tool_calls.append(ToolCallReply(id=part.id, type="function", function=begun))
+                first = FunctionCallDelta(name=name, arguments=part.arguments)
+                delta.tool_calls.append(
+                    ToolCallDelta(index=part.index, id=part.id, type="function", function=first)
+                )
+            else:
+                self.tool_calls[part.index].function.arguments += part.arguments
+                more = FunctionCallDelta(arguments=part.arguments)
+                delta.tool_calls.append(ToolCallDelta(index=part.index, function=more))
 
     def _count(self, event: Round) -> None:
         if self.request.prediction is not None and event.method == "ngram":
@@ -155,7 +155,13 @@ class Choice:
             raise EngineError(done.error or "the reply failed")
         self.done = done
         if self._tools is not None:
-            self._parsed(*self._tools.finish(), delta)
+            self._parsed(self._tools.finish(), delta)
+
+
+def _tool_parser(request: Request, info: SessionInfo) -> ToolParser | None:
+    """A parser when the request has tools and the model's template a notation for calling them."""
+    format = detect_tools(info.chat_template) if request.tools else None
+    return ToolParser(format, request.tools) if format is not None else None
 
 
 def token_logprob(token: Token) -> TokenLogprob:

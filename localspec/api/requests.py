@@ -20,7 +20,6 @@ from localspec.api.bodies import (
     NamedTool,
     RefusalPart,
     Tool,
-    ToolCallItem,
 )
 from localspec.api.faults import BodyError
 from localspec.engine.settings import Message, Request, SamplingSettings, SpeculationSettings
@@ -119,7 +118,7 @@ def _shared(body: GenerationBody, ground: Ground) -> Request:
         speculation=_speculation(body, ground.base.speculation),
         stop=stop or ground.base.stop,
         prediction=_prediction(body),
-        ignore_eog=bool(body.ignore_eos),
+        ignore_eog=ground.base.ignore_eog if body.ignore_eos is None else body.ignore_eos,
     )
 
 
@@ -193,7 +192,7 @@ def _continues(body: ChatBody) -> bool:
 def _messages(body: ChatBody, ground: Ground) -> tuple[Message, ...]:
     own = tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages))
     # The operator's system prompt is a default like any other: a request that brings its own keeps it.
-    return own if any(m.role == "system" for m in own) else ground.base.messages + own
+    return own if any(m.role in ("system", "developer") for m in own) else ground.base.messages + own
 
 
 def _message(message: ChatMessage, path: str) -> Message:
@@ -205,25 +204,8 @@ def _message(message: ChatMessage, path: str) -> Message:
     if message.tool_call_id is not None:
         extra["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        extra["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    # Templates of open models know no `developer`; OpenAI defines it as what `system` was.
-    role = "system" if message.role == "developer" else message.role
-    return Message(role, text_of(message.content, f"{path}.content"), tuple(extra.items()))
-
-
-def _tool_call(call: ToolCallItem) -> dict[str, Any]:
-    """A past call as templates expect it: arguments as a mapping, because they print it with `tojson`."""
-    try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = call.function.arguments
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
+        extra["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    return Message(message.role, text_of(message.content, f"{path}.content"), tuple(extra.items()))
 
 
 def text_of(content: Content | None, path: str) -> str:

@@ -56,7 +56,7 @@ def answer(session: SessionLike, item: Item, ground: Ground) -> Result:
         return failed(item, item.fault)
     try:
         requests, writer = _asked(item, session.info.pair, ground)
-        choices = [Choice(request, off_reason=session.info.off_reason) for request in requests]
+        choices = [Choice(request, session.info) for request in requests]
         for choice in choices:
             choice.absorb(session.reply(choice.request))
         return Result(item, 200, writer.whole(choices).model_dump(mode="json", exclude_unset=True))

@@ -134,7 +134,7 @@ class Routes:
             if name.isprintable():
                 headers[WARNING_HEADER] = f"model `{name}` is not loaded; served by `{info.pair}`"
         client = body.user or (http.client.host if http.client else "")
-        call = Call([self._choice(r, info) for r in requests], [], writer, headers)
+        call = Call([Choice(request, info) for request in requests], [], writer, headers)
         call.include_usage = bool(body.stream_options and body.stream_options.include_usage)
         try:
             for request in requests:
@@ -143,9 +143,6 @@ class Routes:
             call.cancel()
             raise
         return await (stream if body.stream else answer)(http, call)
-
-    def _choice(self, request: Request, info: SessionInfo) -> Choice:
-        return Choice(request, off_reason=info.off_reason)
 
 
 def names_of(info: SessionInfo) -> tuple[str, str]:
