@@ -112,6 +112,12 @@ def _feed_forward_elements(facts: ModelFacts, layer: Layer) -> float:
     return matrices * facts.n_embd * (layer.n_ff + layer.n_ff_shared) + router
 
 
+def dense_elements(facts: ModelFacts, layer: Layer) -> float:
+    """Weights of a block without its routed experts, by its shapes."""
+    elements = _attention_elements(facts, layer) + _feed_forward_elements(facts, layer)
+    return elements + (_recurrent_elements(facts) if layer.kind in ("recurrent", "both") else 0)
+
+
 def _more_bits(label: str, block: int, n_layer: int) -> float:
     """Extra weight of the blocks in which the `_M` mixes give a third of the elements two more bits."""
     if not label.upper().endswith(("Q4_K_M", "Q5_K_M")):
@@ -138,8 +144,7 @@ def with_estimated_bytes(
     dense, expert = [], []
     for n, layer in enumerate(facts.layers):
         mixed = _more_bits(facts.file_type, n, facts.n_layer)
-        elements = _attention_elements(facts, layer) + _feed_forward_elements(facts, layer)
-        elements += _recurrent_elements(facts) if layer.kind in ("recurrent", "both") else 0
+        elements = dense_elements(facts, layer)
         elements += 2 * facts.n_embd**2 if n >= facts.n_layer else 0
         dense.append(elements * mixed * dense_bits)
         expert.append(

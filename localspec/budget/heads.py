@@ -1,0 +1,89 @@
+"""Compute graphs of learned heads: nextn (MTP) blocks, EAGLE-3 and DFlash decoders, as sizes."""
+
+from __future__ import annotations
+
+from localspec.budget.builder import F32, I32, Builder
+from localspec.budget.feed_forward import feed_forward
+from localspec.budget.graph import block, output
+from localspec.budget.mixers import mixer
+from localspec.budget.placement import Placement
+from localspec.budget.replay import HOST, Reserved, replay
+from localspec.budget.shape import CURRENT, Build, ContextShape
+from localspec.header.facts import ModelFacts
+
+
+def reserve_mtp(
+    facts: ModelFacts,
+    shape: ContextShape,
+    placement: Placement,
+    *,
+    alignments: tuple[int, ...],
+    build: Build = CURRENT,
+) -> Reserved:
+    """Context of the first nextn block: embedding and hidden state joined, one block, output matrix."""
+    b = Builder(facts, shape, placement, build)
+    g, index, size = b.graph, facts.n_layer, F32 * facts.n_embd * b.t
+    layer = facts.layers[index]
+    rows = g.op(size, "embeddings", b.input("tokens", I32 * b.t), device=HOST)
+    b.enter(index, placement.output)
+    joined = g.op(2 * size, "joined", b.norm(rows), b.norm(b.input("hidden states", size)))
+    residual = b.mm(joined, facts.n_embd, "joined projection")
+    cur = mixer(b, index, layer, g.op(size, "attn norm", residual))
+    middle = b.same("attn residual", cur, residual)
+    cur = feed_forward(b, index, layer, g.op(size, "ffn norm", middle))
+    cur = b.same("block out", cur, middle)
+    output(b, cur, gather=True)
+    return replay(g, alignments)
+
+
+def reserve_eagle3(
+    facts: ModelFacts,
+    shape: ContextShape,
+    placement: Placement,
+    *,
+    alignments: tuple[int, ...],
+    build: Build = CURRENT,
+) -> Reserved:
+    """Decoder of an EAGLE-3 head; it computes logits for every row of the batch."""
+    b = Builder(facts, shape, placement, build)
+    g, t, size = b.graph, b.t, F32 * facts.n_embd * b.t
+    b.enter(0, placement.output)
+    reduced = g.op(F32 * facts.n_vocab * t, "full logits") if facts.n_draft_vocab else -1
+    rows = g.op(size, "embeddings", b.input("tokens", I32 * t), device=HOST)
+    features = b.input("target features", size)
+    joined = g.op(2 * size, "joined", b.norm(rows), g.op(size, "feature norm", features))
+    cur = mixer(b, 0, facts.layers[0], joined)
+    middle = b.same("attn residual", cur, features)
+    cur = feed_forward(b, 0, facts.layers[0], g.op(size, "ffn norm", middle))
+    cur = b.same("block out", cur, middle)
+    g.kept.add(cur)
+    g.device = placement.output
+    logits = b.mm(b.norm(cur, "final norm"), facts.n_draft_vocab or facts.n_vocab, "logits")
+    if reduced >= 0:
+        g.sink("scatter logits", reduced, logits)
+        g.kept.add(reduced)
+    else:
+        g.kept.add(logits)
+    return replay(g, alignments)
+
+
+def reserve_dflash(
+    facts: ModelFacts,
+    shape: ContextShape,
+    placement: Placement,
+    *,
+    alignments: tuple[int, ...],
+    build: Build = CURRENT,
+) -> Reserved:
+    """Block decoder of a DFlash head: all rows through all blocks and the (borrowed) output matrix."""
+    b = Builder(facts, shape, placement, build)
+    g, size = b.graph, F32 * facts.n_embd * b.t
+    x = g.op(size, "embeddings", b.input("tokens", I32 * b.t), device=HOST)
+    for index in range(len(facts.layers)):
+        following = placement.blocks[index + 1] if index + 1 < len(facts.layers) else placement.output
+        x = block(b, index, x, gather=False, next_device=following)
+    g.device = placement.output
+    normed = b.norm(x, "final norm")
+    g.kept.add(normed)
+    g.kept.add(b.mm(normed, facts.n_vocab, "logits"))
+    return replay(g, alignments)

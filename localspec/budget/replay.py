@@ -1,0 +1,227 @@
+"""Replay ggml's graph allocator over a list of tensors, to know the size of a compute buffer.
+
+llama.cpp reserves its worst-case graph once; the buffer's size follows from which tensors live at the same
+time and where a best-fit allocator puts them (ggml-alloc.c: `ggml_gallocr_alloc_graph_impl`,
+`ggml_dyn_tallocr_alloc`) and from which tensors are copied between devices (ggml-backend.cpp:
+`ggml_backend_sched_split_graph`). Knows sizes and order of tensors only, nothing of models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+HOST = 0
+"""Device number of host memory; accelerators count from 1 and come first in priority."""
+
+
+@dataclass(slots=True)
+class Graph:
+    """Tensors in the order in which ggml would compute them, each on a device.
+
+    Handles are plain numbers. A view is its source: reading a view of a tensor is reading the tensor.
+    """
+
+    sizes: list[int] = field(default_factory=list)
+    devices: list[int] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    sources: list[tuple[int, ...]] = field(default_factory=list)
+    inplace: list[bool] = field(default_factory=list)
+    leaves: list[int] = field(default_factory=list)
+    """Inputs, in order of first use: allocated before anything else."""
+    external: set[int] = field(default_factory=set)
+    """Weights and caches, which have buffers of their own."""
+    kept: set[int] = field(default_factory=set)
+    """Outputs, never freed."""
+    order: list[int] = field(default_factory=list)
+    device: int = HOST
+    """Where the next operation runs."""
+
+    def _add(self, size: int, device: int, label: str, sources: tuple[int, ...], inplace: bool) -> int:
+        self.sizes.append(size)
+        self.devices.append(device)
+        self.labels.append(label)
+        self.sources.append(sources)
+        self.inplace.append(inplace)
+        return len(self.sizes) - 1
+
+    def leaf(self, size: int, label: str) -> int:
+        """An input in host memory."""
+        node = self._add(size, HOST, label, (), False)
+        self.leaves.append(node)
+        return node
+
+    def buffer(self, size: int, label: str, device: int) -> int:
+        """A weight or cache with memory of its own; read on another device it is copied there."""
+        node = self._add(size, device, label, (), False)
+        self.external.add(node)
+        return node
+
+    def op(
+        self, size: int, label: str, *sources: int, inplace: bool = False, device: int | None = None
+    ) -> int:
+        """A tensor of `size` bytes computed from `sources`.
+
+        Args:
+            inplace: ggml may write it over a source of the same size that nobody else reads.
+        """
+        node = self._add(size, self.device if device is None else device, label, sources, inplace)
+        self.order.append(node)
+        return node
+
+    def sink(self, label: str, *sources: int, device: int | None = None) -> None:
+        """An operation that writes into memory of its own (a cache): takes no space here."""
+        node = self.op(0, label, *sources, device=device)
+        self.external.add(node)
+
+
+@dataclass(slots=True)
+class Pool:
+    """One device's address range: a sorted list of free blocks, the last one endless."""
+
+    alignment: int
+    free: list[list[int]] = field(default_factory=lambda: [[0, 1 << 62]])
+    peak: int = 0
+
+    def take(self, size: int) -> int:
+        """Best fit among the inner free blocks, else the end."""
+        size = (size + self.alignment - 1) // self.alignment * self.alignment
+        best, best_size = len(self.free) - 1, 1 << 63
+        for index in range(len(self.free) - 1):
+            block_size = self.free[index][1]
+            if size <= block_size <= best_size:
+                best, best_size = index, block_size
+        block = self.free[best]
+        offset = block[0]
+        block[0] += size
+        block[1] -= size
+        if block[1] == 0:
+            del self.free[best]
+        self.peak = max(self.peak, offset + size)
+        return offset
+
+    def give(self, offset: int, size: int) -> None:
+        size = (size + self.alignment - 1) // self.alignment * self.alignment
+        free = self.free
+        index = 0
+        while index < len(free) and free[index][0] < offset:
+            index += 1
+        if index and free[index - 1][0] + free[index - 1][1] == offset:
+            free[index - 1][1] += size
+            index -= 1
+        else:
+            free.insert(index, [offset, size])
+        if index + 1 < len(free) and free[index][0] + free[index][1] == free[index + 1][0]:
+            free[index][1] += free[index + 1][1]
+            del free[index + 1]
+
+
+def _split(graph: Graph) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int]]]:
+    """Order with copies between devices: ([(node, its sources after copying)], [(copy, original)]).
+
+    A split is a run of operations on one device. What it reads from another device is copied when the
+    split starts; a copy lives on for later splits. A weight that must be copied opens a new split, so
+    that the space of earlier copies can be used again.
+    """
+    plan: list[tuple[int, tuple[int, ...]]] = []
+    copies: dict[tuple[int, int], int] = {}
+    current, start, n_inputs = -1, 0, 0
+    devices, sources = graph.devices, graph.sources
+    for node in graph.order:
+        device = devices[node]
+        foreign = [s for s in sources[node] if devices[s] != device]
+        weight = any(s in graph.external and (s, device) not in copies for s in foreign)
+        if device != current or (weight and n_inputs):
+            current, start, n_inputs = device, len(plan), 0
+        if foreign:
+            for source in foreign:
+                if (source, device) not in copies:
+                    copy = graph._add(
+                        graph.sizes[source], device, graph.labels[source] + " copy", (source,), False
+                    )
+                    copies[source, device] = copy
+                    # the original is read once, when the split starts
+                    plan.insert(start, (copy, (source,)))
+                    start += 1
+                    n_inputs += 1
+            plan.append(
+                (
+                    node,
+                    tuple(copies.get((s, device), s) if devices[s] != device else s for s in sources[node]),
+                )
+            )
+        else:
+            plan.append((node, sources[node]))
+    return plan, []
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Result of a replay."""
+
+    peaks: tuple[int, ...]
+    """Bytes of the compute buffer per device number."""
+    largest: tuple[tuple[tuple[str, int], ...], ...]
+    """Per device: the tensors alive when the buffer was fullest, largest first."""
+
+
+def replay(graph: Graph, alignments: tuple[int, ...]) -> Reserved:
+    """Allocate the graph as ggml does.
+
+    Args:
+        alignments: buffer alignment in bytes per device number.
+    """
+    plan, _ = _split(graph)
+    n_nodes = len(graph.sizes)
+    sizes, devices, inplace = graph.sizes, graph.devices, graph.inplace
+    children = [0] * n_nodes
+    for _, read in plan:
+        for source in read:
+            children[source] += 1
+    pools = [Pool(alignment) for alignment in alignments]
+    offsets = [-1] * n_nodes
+    live: list[dict[int, int]] = [{} for _ in alignments]
+    fullest: list[tuple[int, dict[int, int]]] = [(0, {}) for _ in alignments]
+
+    def allocate(node: int) -> None:
+        device = devices[node]
+        pool = pools[device]
+        before = pool.peak
+        offsets[node] = pool.take(sizes[node])
+        live[device][node] = sizes[node]
+        if pool.peak > before:
+            fullest[device] = (pool.peak, dict(live[device]))
+
+    for leaf in graph.leaves:
+        allocate(leaf)
+    external, kept = graph.external, graph.kept
+    for node, read in plan:
+        if node not in external and sizes[node]:
+            reused = -1
+            if inplace[node]:
+                for source in read:
+                    if (
+                        children[source] == 1
+                        and offsets[source] >= 0
+                        and sizes[source] == sizes[node]
+                        and source not in kept
+                        and devices[source] == devices[node]
+                    ):
+                        reused = source
+                        break
+            if reused >= 0:
+                offsets[node], offsets[reused] = offsets[reused], -1
+                live[devices[node]].pop(reused, None)
+                live[devices[node]][node] = sizes[node]
+            else:
+                allocate(node)
+        for source in read:
+            children[source] -= 1
+            if not children[source] and offsets[source] >= 0 and source not in kept:
+                pools[devices[source]].give(offsets[source], sizes[source])
+                offsets[source] = -1
+                live[devices[source]].pop(source, None)
+    largest = tuple(
+        tuple(sorted(((graph.labels[n], size) for n, size in alive.items()), key=lambda item: -item[1])[:6])
+        for _, alive in fullest
+    )
+    return Reserved(tuple(pool.peak for pool in pools), largest)
