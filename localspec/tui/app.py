@@ -1,0 +1,80 @@
+"""The Textual app around the chat: keys that work everywhere, theme, and what is said on the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import App
+from textual.binding import Binding
+
+from localspec.config import check_keymap, set_key
+from localspec.errors import LocalspecError
+from localspec.tui.actions import ACTIONS, BY_ID
+from localspec.tui.palette import ActionProvider
+from localspec.tui.screens.chat import ChatScreen
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from localspec.tui.setup import ChatSetup
+
+
+class LocalspecApp(App[None], inherit_bindings=False):
+    """Shows one `ChatScreen`; `return_code` is what the process should end with."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "localspec"
+    COMMANDS = {ActionProvider}  # noqa: RUF012
+    ENABLE_COMMAND_PALETTE = False
+    """Its key comes from the action table, like all others."""
+    BINDINGS = [  # noqa: RUF012
+        Binding(a.keys, f"run('{a.id}')", a.title, show=False, priority=a.priority, id=a.id)
+        for a in ACTIONS
+        if a.everywhere
+    ]
+
+    def __init__(self, setup: ChatSetup) -> None:
+        super().__init__()
+        self.setup = setup
+        self.chat = ChatScreen(setup)
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.chat
+
+    def on_mount(self) -> None:
+        self.set_keymap(dict(self.setup.config.keymap))
+        theme = self.setup.config.theme
+        if theme in self.available_themes:
+            self.theme = theme
+        self.theme_changed_signal.subscribe(self, lambda theme: self._remember(theme.name))
+
+    def _remember(self, theme: str) -> None:
+        try:
+            set_key("theme", theme, self.setup.config.file)
+        except LocalspecError as error:
+            self.chat.tell_error(error)
+
+    def action_run(self, action_id: str) -> None:
+        self.chat.run(action_id)
+
+    def exit(self, result: None = None, return_code: int = 0, message: object = None) -> None:
+        """Leave; the way back to this chat is printed once the terminal is restored."""
+        self.chat.writer.settle()
+        super().exit(result, return_code, message or self.resume_hint())  # type: ignore[arg-type]
+
+    def resume_hint(self) -> str | None:
+        """How to come back to this chat; None when there is nothing to come back to."""
+        conversation = self.chat.conversation
+        if conversation.chat_id is None or conversation.store.incognito:
+            return None
+        return f"resume this chat: localspec chat --resume {conversation.chat_id}"
+
+
+def make_app(setup: ChatSetup) -> LocalspecApp:
+    """The app, after checking what the user configured.
+
+    Raises:
+        UsageError: a remapped key names no binding.
+    """
+    check_keymap(setup.config, BY_ID)
+    return LocalspecApp(setup)

@@ -1,0 +1,116 @@
+"""Draws one part of a text: Markdown prose, code, or tokens with their origin.
+
+A part lays the screen out again only when its height changes: while a line grows it just repaints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.geometry import Size
+from textual.highlight import highlight
+from textual.widget import Widget
+
+from localspec.tui import markdown
+from localspec.tui.blocks import Part
+from localspec.tui.text import visible
+from localspec.tui.transcript import Piece
+
+TAB = 4
+DRAFTED = "underline $text-success"
+ROUND = ("╎", "$text-muted")
+
+
+class PartView(Widget):
+    """Content that depends on the width; `changed` after its source did."""
+
+    DEFAULT_CLASSES = "part"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: tuple[int, Content] = (0, Content(""))
+
+    def draw(self, width: int) -> Content:
+        """The content for a width in cells."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        width, old = self._drawn
+        self._drawn = (0, old)
+        if not width:
+            self.refresh(layout=True)
+            return
+        fresh = self._content(width)
+        self.refresh(layout=self._height(fresh, width) != self._height(old, width))
+
+    def _height(self, content: Content, width: int) -> int:
+        # As Widget.get_content_height does it: styles serve as the mapping of rules.
+        return content.get_height(self.styles, width)  # type: ignore[arg-type]
+
+    def _content(self, width: int) -> Content:
+        if self._drawn[0] != width:
+            self._drawn = (width, self.draw(width))
+        return self._drawn[1]
+
+    def render(self) -> Content:
+        return self._content(self.content_size.width or 80)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return self._height(self._content(width), width) if width else 0
+
+
+class TextPart(PartView):
+    """A part of a Markdown text."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.part = part
+
+    def draw(self, width: int) -> Content:
+        return markdown.render(visible(self.part.source), width)
+
+
+class CodePart(PartView):
+    """A part of a code fence, with colours where the language is known."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.part = part
+        self.set_class(part.continued, "continued")
+        self.styles.margin = (0 if part.continued else 1, 0, 0, part.indent)
+
+    def draw(self, width: int) -> Content:
+        code = visible(self.part.source).expandtabs(TAB)
+        # Without a name highlight() would guess the language by trying every lexer: 100 ms.
+        return highlight(code, language=self.part.language or "text")
+
+
+class TokenPart(PartView):
+    """Tokens as plain text: accepted drafts underlined, a mark between rounds."""
+
+    def __init__(self, round_before: int | None) -> None:
+        super().__init__()
+        self.pieces: list[Piece] = []
+        self._round_before = round_before
+
+    def draw(self, width: int) -> Content:
+        return Content.assemble(*token_runs(self.pieces, self._round_before))
+
+
+def token_runs(pieces: Sequence[Piece], round_before: int | None) -> list[tuple[str, str]]:
+    """(text, style) runs of pieces; `round_before` is the round of the text before them."""
+    runs: list[tuple[str, str]] = []
+    last = round_before
+    for piece in pieces:
+        if last is not None and piece.round != last:
+            runs.append(ROUND)
+        last = piece.round
+        style = DRAFTED if piece.from_draft else ""
+        if piece.channel == "reasoning":
+            style += " italic"
+        runs.append((visible(piece.text), style.strip()))
+    return runs

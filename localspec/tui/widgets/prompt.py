@@ -1,0 +1,106 @@
+"""The prompt: grows with its text, sends with Enter, walks back through earlier prompts."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import TextArea
+
+from localspec.tui.actions import PROMPT_ACTIONS
+
+
+class Prompt(TextArea):
+    """A text area that posts `Sent`; a paste of many lines stays one text."""
+
+    HELP = (
+        "Write here. Enter sends; Shift+Enter or Ctrl+J starts a new line. Up in an empty prompt brings "
+        "back earlier prompts. A line that starts with / is a command, Tab completes it; // sends a text "
+        "that starts with a slash. You can write on while a reply runs: Enter then queues the message."
+    )
+
+    BINDINGS = [  # noqa: RUF012 (Textual's way)
+        Binding(a.keys, a.id.partition(".")[2], a.title, show=bool(a.footer), priority=True, id=a.id)
+        for a in PROMPT_ACTIONS
+    ]
+
+    class Sent(Message):
+        """The user wants to send the text."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class CompletionWanted(Message):
+        """Tab was pressed behind a half-typed command."""
+
+    class NewestWanted(Message):
+        """End was pressed where there is no text to the right."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            id=id, compact=True, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False,
+            placeholder="Message (Enter sends, / for commands, F1 for help)",
+        )  # fmt: skip
+        self.earlier: list[str] = []
+        self._at: int | None = None
+        """Position in the history while walking through it."""
+
+    def put(self, text: str) -> None:
+        """Replace the text and go to its end."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def action_send(self) -> None:
+        if self.text.strip():
+            self._at = None
+            self.post_message(self.Sent(self.text))
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+
+    def action_quit_if_empty(self) -> None:
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.app.exit()
+
+    def remember(self, text: str) -> None:
+        """Make a text the newest of the history."""
+        if text in self.earlier:
+            self.earlier.remove(text)
+        self.earlier.append(text)
+        self._at = None
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        walking = self._at is not None and self.text == self.earlier[self._at]
+        if select or not self.earlier or not (walking or not self.text) or not self.cursor_at_first_line:
+            super().action_cursor_up(select)
+            return
+        self._at = max(0, self._at - 1) if walking and self._at is not None else len(self.earlier) - 1
+        self.put(self.earlier[self._at])
+        self.move_cursor((0, 0))
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        walking = self._at is not None and self.text == self.earlier[self._at]
+        if select or not walking or not self.cursor_at_last_line or self._at is None:
+            super().action_cursor_down(select)
+            return
+        if self._at + 1 < len(self.earlier):
+            self._at += 1
+            self.put(self.earlier[self._at])
+        else:
+            self._at = None
+            self.put("")
+
+    def action_cursor_line_end(self, select: bool = False) -> None:
+        if not select and self.cursor_location == self.document.end:
+            self.post_message(self.NewestWanted())
+        else:
+            super().action_cursor_line_end(select)
+
+    async def on_key(self, event: events.Key) -> None:
+        if event.key == "tab" and self.text.startswith("/"):
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.CompletionWanted())
