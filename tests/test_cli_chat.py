@@ -15,9 +15,10 @@ import pytest
 from localspec import cli
 from localspec.cli.chat import joined, pair_and_prompt, piped_text
 from localspec.engine.events import Loading, Notice
-from localspec.engine.settings import LoadSettings, Message
+from localspec.engine.settings import LoadSettings, Message, Request
 from localspec.errors import UsageError
 from localspec.interfaces import PairFiles
+from localspec.tui.controller import Wish
 from tests.kit.scripted import ScriptedSession, words_as_events
 
 Run = tuple[int, str, str]
@@ -74,6 +75,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> ScriptedSession:
     scripted.loaded = []  # type: ignore[attr-defined]
 
     def open_session(files: PairFiles, load: LoadSettings, notify: Callable[[Any], None]) -> ScriptedSession:
+        scripted.closed = False
         notify(Loading("target tiny", 0.5))
         notify(Notice("raised", "n_batch was raised to 17"))
         scripted.loaded.append((files, load))  # type: ignore[attr-defined]
@@ -158,6 +160,73 @@ class TestChat:
             "warning: LOCALSPEC_TOPK is no setting: did you mean LOCALSPEC_TOP_K?"
             in run("chat", "demo", "x")[2]
         )
+
+
+class TestScreen:
+    @pytest.fixture
+    def shown(self, session: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        """Each chat screen that was opened: its arguments, and what its first request became."""
+        import localspec.tui
+
+        opened: list[dict[str, Any]] = []
+
+        def run_chat(make_session: Any, **how: Any) -> int:
+            made = make_session(Wish(), lambda event: None)
+            made.reply(Request(messages=(Message("user", "hi"),), max_tokens=7))
+            made.close()
+            opened.append({"request": session.requests[-1], "info": made.info, **how})
+            return 0
+
+        def worker(files: PairFiles, load: LoadSettings, *, on_event: Any) -> ScriptedSession:
+            session.loaded.append((files, load))
+            return session  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(localspec.tui, "why_no_screen", lambda: None)
+        monkeypatch.setattr(localspec.tui, "run_chat", run_chat)
+        monkeypatch.setattr("localspec.worker.WorkerSession", worker)
+        return opened
+
+    def test_every_option_reaches_it(self, shown: Any, session: Any, run: Any) -> None:
+        argv = ["--ctx=300", "--k=33", "--top-k=3", "--method=ngram", "--max-tokens=5", "--system=Be brief."]
+        argv += ["--stop=END", "--template-arg=a=1", "--ignore-eos", "--resume=4", "--inline", "--incognito"]
+        assert run("chat", "demo", "say", "hi", *argv)[0] == 0
+        [how] = shown
+        assert how["config"].sampling == {"top_k": 3}
+        assert how["config"].speculation == {"k": 33, "method": "ngram"}
+        assert how["config"].request == {"max_tokens": 5}
+        assert (how["system"], how["initial_prompt"]) == ("Be brief.", "say hi")
+        assert (how["resume"], how["inline"], how["pick_first"]) == (4, True, False)
+        assert how["store"].incognito
+        request = how["request"]
+        assert (request.stop, request.template_args, request.ignore_eog) == (("END",), (("a", 1),), True)
+        assert (request.max_tokens, request.messages) == (7, (Message("user", "hi"),))
+        [(files, load)] = session.loaded
+        assert (files.name, load.n_ctx, load.k_max) == ("demo", 300, 33)
+        assert how["info"] is session.info and session.closed
+
+    def test_without_a_pair_it_begins_with_the_picker(self, shown: Any, run: Any) -> None:
+        assert run()[0] == 0
+        assert shown[0]["pick_first"] is True
+        assert not shown[0]["store"].incognito
+
+    def test_an_unknown_pair_is_said_before_the_screen(
+        self, shown: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr("localspec.tui.why_no_screen", lambda: None)
+        code, _, err = run("chat", "nosuch")
+        assert code == 2 and err.startswith("error: unknown pair `nosuch`")
+
+    def test_plain_and_json_stream_also_on_a_terminal(self, shown: Any, run: Any) -> None:
+        assert run("chat", "demo", "hi", "--plain")[1] == "Hello, you\n"
+        assert run("chat", "demo", "hi", "--json")[0] == 0
+        assert shown == []
+
+    @pytest.mark.parametrize("option", ["--resume=3", "--inline"])
+    def test_what_needs_a_screen_says_so(self, session: Any, run: Any, option: str) -> None:
+        code, _, err = run("chat", "demo", "hi", option)
+        assert code == 2 and "need the chat screen" in err
+        assert session.loaded == []
 
 
 def test_a_first_word_that_is_no_pair_gets_the_way_out(run: Any) -> None:

@@ -38,6 +38,11 @@ def test_light_commands_load_nothing_heavy(code: str) -> None:
     assert loaded(code).isdisjoint(HEAVY)
 
 
+def test_a_chat_that_streams_never_loads_the_screen() -> None:
+    code = "from localspec.cli import run\nassert run(['chat', 'no-such-pair', '-p', 'x', '--plain']) == 2"
+    assert loaded(code).isdisjoint({"textual", "llama_cpp", "huggingface_hub"})
+
+
 def test_the_probe_sees_what_is_loaded() -> None:
     assert "rich" in loaded("import rich.console")
 

@@ -24,29 +24,55 @@ QUESTION = "> "
 @click.argument("words", nargs=-1, metavar="[PAIR] [PROMPT]...")
 @click.option("-p", "--prompt", metavar="TEXT", help="The prompt; then the only word is the pair.")
 @click.option("--plain", is_flag=True, help="Stream text to stdout also on a terminal.")
+@click.option("--resume", type=int, metavar="ID", help="Carry on a stored chat, on the screen.")
+@click.option("--incognito", is_flag=True, help="Do not save this chat.")
+@click.option("--inline", is_flag=True, help="Draw below the shell's prompt, not over the whole terminal.")
 @takes(PAIR, SPECULATION, LOAD, SAMPLING, REQUEST)
 @face("Print the events of the reply as JSON Lines.")
-def command(words: tuple[str, ...], prompt: str | None, plain: bool, asked: Asked, out: Output) -> int:
+def command(
+    words: tuple[str, ...],
+    prompt: str | None,
+    plain: bool,
+    resume: int | None,
+    incognito: bool,
+    inline: bool,
+    asked: Asked,
+    out: Output,
+) -> int:
     """Talk with a pair: on a screen of its own, or streaming to stdout.
 
-    It streams with --plain, with a prompt, with --json, and where stdin or stdout is no terminal. Text piped
-    in comes before the prompt. Without --plain and without a prompt a terminal gets the chat screen.
+    It streams with --plain, with --json, and where stdin or stdout is no terminal. Text piped in comes
+    before the prompt.
     """
     name, text = pair_and_prompt(words, prompt, has_target=asked.target is not None)
-    typed = sys.stdin is not None and sys.stdin.isatty()
-    if typed and text is None and not plain and not out.json and out.out_is_terminal:
-        from localspec.tui import run_chat
+    if not plain and not out.json and has_screen():
+        from localspec.cli.screen import Screen, run_screen
 
-        return run_chat(_files(name, asked, words), asked.load(), asked.request(), asked.config)
+        named = name or asked.target or asked.config.default_pair
+        files = _files(name, asked, words) if named else None
+        return run_screen(files, asked, text, Screen(resume, incognito, inline))
+    if resume is not None or inline:
+        raise UsageError("`--resume` and `--inline` need the chat screen", hint="run it on a terminal")
+    return stream(_files(name, asked, words), asked, text, out)
 
+
+def has_screen() -> bool:
+    """Whether stdin and stdout are a terminal that a screen can be drawn on."""
+    from localspec.tui import why_no_screen
+
+    return why_no_screen() is None
+
+
+def stream(files: PairFiles, asked: Asked, prompt: str | None, out: Output) -> int:
+    """Answer on stdout: once, or as a dialogue where somebody is typing and gave no prompt."""
     from localspec.cli.opening import opened
     from localspec.plain import run_plain
 
-    files, request = _files(name, asked, words), asked.request()
-    if not typed:
-        text = joined(piped_text(sys.stdin), text)
+    request = asked.request()
+    if sys.stdin is None or not sys.stdin.isatty():
+        prompt = joined(piped_text(sys.stdin), prompt)
     with opened(files, asked, out) as session:
-        return run_plain(session, request, text, out, ask=_question(out) if text is None else None)
+        return run_plain(session, request, prompt, out, ask=_question(out) if prompt is None else None)
 
 
 def pair_and_prompt(

@@ -89,7 +89,7 @@ def key_values(value: object) -> tuple[tuple[str, Any], ...]:
             raise ValueError(f"has `{item}`, which is not K=V")
         try:
             found.append((key, json.loads(raw)))
-        except ValueError:
+        except (ValueError, RecursionError):
             found.append((key, raw))
     return tuple(found)
 
