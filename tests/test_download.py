@@ -48,7 +48,7 @@ from tests.kit.fakehub import GOOD_TOKEN, STRANGER_TOKEN, FakeHub, Fault, gguf
 
 SIZE = 3_000_000
 DATA = gguf(SIZE)
-QUICK = Policy(connect_s=2, stall_s=0.4, attempts=3, backoff_s=0.01)
+QUICK = Policy(stall_s=10, attempts=3, backoff_s=0.01)
 FILE = RemoteFile("o/r", "a.gguf")
 UNIT = Unit("pair", (FILE,))
 
@@ -121,7 +121,7 @@ class TestRight:
         done = [event.done for event in progress]
         assert len(done) >= 4 and done == sorted(done)
         assert done[-1] == SIZE == progress[0].total
-        assert 3e6 < progress[-1].rate_bps < 12e6
+        assert 1e5 < progress[-1].rate_bps < 12e6
         assert progress[-1].eta_s == 0.0
         assert progress[0].eta_s is None, "no rate is known yet"
 
@@ -203,9 +203,10 @@ class TestResume:
         fake.push("o/r", {"a.gguf": DATA})
         fake.inject(Fault("stall", at=1_000_000))
         began = time.monotonic()
-        (retry,) = [event for event in run(models) if isinstance(event, Retrying)]
-        assert "sent nothing for 0.4 s" in retry.reason
-        assert 0.4 < time.monotonic() - began < 5
+        events = run(models, policy=Policy(stall_s=0.5, backoff_s=0.01))
+        (retry,) = [event for event in events if isinstance(event, Retrying)]
+        assert "sent nothing for 0.5 s" in retry.reason
+        assert 0.5 < time.monotonic() - began < 10
         assert starts(fake) == [0, 1_000_000]
 
     def test_an_expired_link_is_resolved_again_once(self, fake: FakeHub, models: Path) -> None:
@@ -317,6 +318,12 @@ class TestResume:
         fake.inject(Fault("status", status=416))
         assert "shorter on the server" in notices(run(models))[0]
         assert final(models).read_bytes() == DATA
+
+    def test_a_server_that_never_resumes_cannot_make_it_endless(self, fake: FakeHub, models: Path) -> None:
+        fake.push("o/r", {"a.gguf": DATA})
+        fake.inject(*[Fault("cut", at=1_000_000), Fault("status", status=416)] * 9)
+        assert "again and again" in fails(models).message
+        assert len(starts(fake)) == 3
 
     def test_a_complete_part_needs_no_byte_more(self, fake: FakeHub, models: Path) -> None:
         fake.push("o/r", {"a.gguf": DATA})
@@ -543,7 +550,7 @@ class TestStop:
             if isinstance(event, Progress) and event.done > 0:
                 began = time.monotonic()
                 threading.Thread(target=running.cancel).start()
-        assert events[-1] == Stopped(UNIT) and time.monotonic() - began < 1
+        assert events[-1] == Stopped(UNIT) and time.monotonic() - began < 2
         fake.seen.clear()
         run(models)
         assert starts(fake) == [(models / "o/r/a.gguf").stat().st_size - fake.requests("cdn")[0].sent]
@@ -557,7 +564,7 @@ class TestStop:
             if isinstance(event, Retrying):
                 began = time.monotonic()
                 running.cancel()
-        assert event == Stopped(UNIT) and time.monotonic() - began < 1
+        assert event == Stopped(UNIT) and time.monotonic() - began < 2
 
     def test_cancel_before_the_first_event(self, fake: FakeHub, models: Path) -> None:
         fake.push("o/r", {"a.gguf": DATA})
@@ -607,6 +614,19 @@ class TestSplit:
         fake.seen.clear()
         run(models, unit)
         assert sum(seen.sent for seen in fake.requests("cdn")) == 900_000, "only the missing part"
+
+    @pytest.mark.parametrize("lost", [0, 2])
+    def test_only_a_lost_part_is_fetched_again(self, fake: FakeHub, models: Path, lost: int) -> None:
+        contents = self.push(fake)
+        unit = Unit("split", (RemoteFile("o/r", self.NAMES[0]),))
+        run(models, unit)
+        (models / "o/r" / self.NAMES[lost]).unlink()
+        assert installed(unit, models) is None
+        fake.seen.clear()
+        done = [event.done for event in run(models, unit) if isinstance(event, Progress)]
+        assert (done[0], done[-1]) == (1_800_000, 2_700_000)
+        assert sum(seen.sent for seen in fake.requests("cdn")) == 900_000
+        assert [(models / "o/r" / name).read_bytes() for name in self.NAMES] == contents
 
     def test_a_part_the_repository_lacks_is_named(self, fake: FakeHub, models: Path) -> None:
         contents = self.push(fake)

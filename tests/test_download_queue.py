@@ -36,7 +36,7 @@ from localspec.download.lock import FileLock, lock_path
 from localspec.errors import LocalspecError, ModelFileError, OutsideError, UsageError
 from tests.kit.fakehub import FakeHub, Fault, gguf
 
-QUICK = Policy(connect_s=2, stall_s=0.4, attempts=2, backoff_s=0.01)
+QUICK = Policy(stall_s=10, attempts=2, backoff_s=0.01)
 TARGET, DRAFT = gguf(2_000_000), gguf(300_000, seed=2)
 FILES = (RemoteFile("o/r", "t.gguf"), RemoteFile("o/d", "d.gguf"))
 UNIT = Unit("big + small", FILES)
@@ -274,6 +274,8 @@ class TestRemove:
         assert installed(UNIT, models) is None and installed(Unit("d", FILES[1:]), models)
         assert [record.path for record in Library(models).records()] == ["d.gguf"]
         assert remove(UNIT, models) == (models / "o/d/d.gguf",)
+        assert not (models / "o").exists(), "no empty folders stay"
+        assert remove(UNIT, models) == ()
 
     def test_files_in_place_are_only_forgotten(self, fake: FakeHub, models: Path, tmp_path: Path) -> None:
         copy = tmp_path / "other" / "t.gguf"

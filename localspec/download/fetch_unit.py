@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +39,8 @@ from localspec.transport import Unavailable
 T = TypeVar("T")
 LOCK_POLL_S = 0.3
 PROGRESS_S = 0.1
+ASK_ATTEMPTS = 3
+"""A hub that does not answer at the start is no network rather than a hiccup: say so soon."""
 Parts = tuple[FileMetadata, ...]
 
 
@@ -57,12 +59,13 @@ def fetch_unit(
     yield Started(unit)
     found: dict[RemoteFile, Path] = {}
     wanted: dict[RemoteFile, Parts] = {}
-    for file in unit.files:
+    files = tuple(dict.fromkeys(unit.files))
+    for file in files:
         paths = library.find(file) or (yield from _adopt(file, _self_named(file, library), library, control))
         if paths:
             found[file] = paths[0]
             yield Verified(file, paths[0])
-    for file in [file for file in unit.files if file not in found]:
+    for file in [file for file in files if file not in found]:
         parts = yield from _ask_hub(file, policy, control)
         paths = yield from _adopt(file, _listed(file, parts, library), library, control)
         if paths:
@@ -145,7 +148,7 @@ def _ask_hub(file: RemoteFile, policy: Policy, control: Control) -> Generator[Ev
 
 
 def _patiently(ask: Callable[[], T], policy: Policy, control: Control) -> Generator[Event, None, T]:
-    backoff = Backoff(policy)
+    backoff = Backoff(replace(policy, attempts=min(policy.attempts, ASK_ATTEMPTS)))
     while True:
         try:
             return call(ask, control)
@@ -156,10 +159,15 @@ def _patiently(ask: Callable[[], T], policy: Policy, control: Control) -> Genera
 
 
 def _check_space(wanted: dict[RemoteFile, Parts], library: Library) -> None:
-    parts = [part for parts in wanted.values() for part in parts]
-    check_space(
-        library.models_dir, sum(part.size - kept_bytes(_final(part, library), part)[0] for part in parts)
-    )
+    missing = [part for parts in wanted.values() for part in parts if not _is_named(part, library)]
+    kept = sum(kept_bytes(_final(part, library), part)[0] for part in missing)
+    check_space(library.models_dir, sum(part.size for part in missing) - kept)
+
+
+def _is_named(part: FileMetadata, library: Library) -> bool:
+    """Whether a part of a set is here already: a kill while the parts got their names, or a lost part."""
+    record = library.recorded(_final(part, library))
+    return record is not None and record.sha256 == part.sha256
 
 
 def _final(part: FileMetadata, library: Library) -> Path:
@@ -179,10 +187,12 @@ def _download(
         with contextlib.ExitStack() as open_parts:
             opened: list[Part] = []
             for part in parts:
-                opened.append(Part(_final(part, library), part))
-                open_parts.callback(opened[-1].close)
-            yield from _with_progress(file, opened, policy, control)
-            _name(opened, file, library)
+                if not _is_named(part, library):
+                    opened.append(Part(_final(part, library), part))
+                    open_parts.callback(opened[-1].close)
+            total = sum(part.size for part in parts)
+            yield from _with_progress(file, total, opened, policy, control)
+            _name(opened, library)
         return first
     finally:
         control.lock = None
@@ -215,12 +225,13 @@ def describe(owner: Owner) -> str:
     )
 
 
-def _with_progress(file: RemoteFile, parts: list[Part], policy: Policy, control: Control) -> Iterator[Event]:
+def _with_progress(
+    file: RemoteFile, total: int, parts: list[Part], policy: Policy, control: Control
+) -> Iterator[Event]:
     meter, shown_at = Meter(), 0.0
-    total = sum(part.metadata.size for part in parts)
 
     def progress() -> Progress:
-        done = sum(part.done for part in parts)
+        done = total - sum(part.metadata.size - part.done for part in parts)
         rate = meter.rate(done)
         return Progress(file, done, total, rate, (total - done) / rate if rate else None)
 
@@ -235,14 +246,15 @@ def _with_progress(file: RemoteFile, parts: list[Part], policy: Policy, control:
         yield progress()
 
 
-def _name(parts: list[Part], file: RemoteFile, library: Library) -> None:
+def _name(parts: list[Part], library: Library) -> None:
     """Check what the bytes are once more, record them, and rename: the name that gets loaded comes last."""
     for part in parts:
-        if is_gguf_name(part.path.name.removesuffix(".part")) and not has_magic(part.path):
+        if is_gguf_name(part.final.name) and not has_magic(part.path):
             part.discard()
             raise ModelFileError(f"`{part.metadata.repo}/{part.metadata.path}` is not a GGUF file")
-    for part, remote in reversed(list(zip(parts, file.parts, strict=True))):
+    for part in reversed(parts):
         facts = part.metadata
+        remote = RemoteFile(facts.repo, facts.path)
         # Before the rename, which keeps size and time: a named file always has its record.
         library.record(part.final, remote, part.digest.hexdigest(), facts.commit, part.path.stat())
         part.finish()

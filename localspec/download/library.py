@@ -49,8 +49,7 @@ class Library:
 
     def find(self, file: RemoteFile) -> tuple[Path, ...] | None:
         """All parts of `file` as checked earlier and unchanged since; instant."""
-        others = [self._absolute(known) for known in self.records() if _is_of(known, file)]
-        for first in (file.parts[0].local(self.models_dir), *others):
+        for first in self._recorded_places(file):
             paths = tuple(shard_paths(first))
             records = [self.recorded(path) for path in paths]
             if all(records) and records[0] and _satisfies(records[0], file):
@@ -98,8 +97,12 @@ class Library:
         found = (_read(entry) for entry in self._records_dir.glob("*.json"))
         return tuple(sorted((record for record in found if record), key=lambda record: record.location))
 
-    def _absolute(self, record: Record) -> Path:
-        return self.models_dir / record.location
+    def _recorded_places(self, file: RemoteFile) -> Iterator[Path]:
+        first = file.parts[0]
+        yield first.local(self.models_dir)
+        for record in self.records():
+            if (record.repo, record.path) == (first.repo, first.path):
+                yield self.models_dir / record.location
 
     def _location(self, path: Path) -> str:
         absolute, root = path.absolute(), self.models_dir.absolute()
@@ -125,11 +128,6 @@ def _read(path: Path) -> Record | None:
         return Record(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _is_of(record: Record, file: RemoteFile) -> bool:
-    first = file.parts[0]
-    return (record.repo, record.path) == (first.repo, first.path)
 
 
 def _satisfies(record: Record, file: RemoteFile) -> bool:

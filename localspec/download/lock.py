@@ -109,7 +109,8 @@ class FileLock:
     def beat(self) -> None:
         """Show other machines that the owner lives."""
         if self._fd is not None:
-            os.utime(self._path)
+            with contextlib.suppress(OSError):  # the folder was removed meanwhile: the next write will tell
+                os.utime(self._path)
 
     def release(self) -> None:
         """Give the lock back; idempotent."""

@@ -85,7 +85,7 @@ class Part:
         """ETag of the byte server at `site`, for If-Range."""
         self.site = ""
         self.trusts_etag = True
-        """False once it changed in this run: servers behind one name may disagree, the digest decides."""
+        """Whether a different ETag means different bytes."""
         with disk_errors(self.path):
             final.parent.mkdir(parents=True, exist_ok=True)
             self.done, self.discarded = kept_bytes(final, metadata)

@@ -135,21 +135,34 @@ def remove(unit: Unit, models_dir: Path, keep: Collection[RemoteFile] = ()) -> t
             if path.is_relative_to(models_dir) and path.is_file():
                 with disk_errors(path):
                     path.unlink()
+                    _prune(path.parent, models_dir)
                 removed.append(path)
     return tuple(sorted(removed))
 
 
 def _remove_parts(file: RemoteFile, models_dir: Path) -> bool:
     """Remove unfinished bytes of a file; False when somebody is writing them."""
-    lock = FileLock(lock_path(file, models_dir))
-    if lock.try_acquire() is not None:
-        return False
-    try:
-        for part in file.parts:
-            remove_part(part.local(models_dir))
-    finally:
-        lock.release()
+    path = lock_path(file, models_dir)
+    if not path.parent.is_dir():
+        return True
+    lock = FileLock(path)
+    with disk_errors(path):
+        if lock.try_acquire() is not None:
+            return False
+        try:
+            for part in file.parts:
+                remove_part(part.local(models_dir))
+        finally:
+            lock.release()
+        _prune(path.parent, models_dir)
     return True
+
+
+def _prune(folder: Path, models_dir: Path) -> None:
+    """Remove folders that became empty."""
+    while folder != models_dir and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _read(path: Path) -> Entry | None:

@@ -23,6 +23,8 @@ from localspec.transport import Body, Link, LinkExpired, RangeRefused, Unavailab
 BLOCK = 1024 * 1024
 """Bytes handed on at once; a slow connection hands on what it has every `BLOCK_S` seconds."""
 BLOCK_S = 0.25
+MAX_CHANGES = 2
+"""Fresh starts within one run because the server says that the file is another one."""
 HEAD = 512
 """Bytes looked at before anything is written."""
 
@@ -97,7 +99,7 @@ def fetch(part: Part, policy: Policy, control: Control) -> Iterator[Event | Grow
 
 def _complete(part: Part, policy: Policy, control: Control) -> Iterator[Event | Grown]:
     """Append until the size is reached; every try that brought bytes sets patience back."""
-    backoff, expired = Backoff(policy), 0
+    backoff, expired, changes = Backoff(policy), 0, 0
     link: Link | None = None
     while part.done < part.metadata.size:
         before = part.done
@@ -105,9 +107,13 @@ def _complete(part: Part, policy: Policy, control: Control) -> Iterator[Event | 
         try:
             yield from _drain(stream, part, control)
         except _Changed as change:
+            changes += 1
+            if changes > MAX_CHANGES:
+                raise OutsideError(f"{change}, again and again", hint="try again later") from change
             yield Notice("restart", f"{change}; starting over")
             part.restart()
-            part.trusts_etag = False
+            # Servers behind one name may disagree about ETags: from now on the digest alone decides.
+            part.trusts_etag = part.metadata.sha256 is None
         except LinkExpired as error:
             expired = 1 if part.done > before else expired + 1
             if expired > 1:
