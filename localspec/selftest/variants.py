@@ -29,9 +29,9 @@ from localspec.selftest.weights import Draw
 
 Kind = Literal["target", "eagle3", "mtp", "dflash", "medusa", "unembedding"]
 
-SYN, OTHER, HEADS = Draw(seed=1), Draw(seed=2), Draw(seed=3)
-# With few live ids most seeds give a model that has a favourite id; these two have none.
-SYN_8, SYN_FEW = Draw(seed=22), Draw(seed=5)
+SYN, OTHER, HEADS = Draw(seed=5), Draw(seed=2), Draw(seed=3)
+# Seeds whose greedy text keeps moving from any start: with few live ids most have a favourite id.
+SYN_FEW, SYN_SWA = Draw(seed=28), Draw(seed=10)
 FEW = tuple(TEXT.tokens.index(letter) for letter in "abcd")
 """Live ids of the `-few` targets: random drafts are then right about one time in four."""
 _CHATML = replace(TEXT, add_bos=False, template=CHAT_TEMPLATE.removeprefix("{{ bos_token }}"))
@@ -81,15 +81,17 @@ def _targets() -> Iterable[Variant]:
     yield llama(Target("syn-q8_0", replace(SYN, quantization="Q8_0")), "syn with Q8_0 matrices")
     yield llama(Target("syn-q4_0", replace(SYN, quantization="Q4_0")), "syn with Q4_0 matrices")
     yield llama(
-        Target("syn-8", SYN_8, EIGHT, output_gain=0.4, quiet=1),
+        Target("syn-8", SYN, EIGHT, output_gain=0.4, quiet=1),
         "eight ids with a flat distribution, all live",
     )
     yield llama(
-        Target("syn-8-near", replace(SYN_8, jitter=0.2, jitter_seed=6), EIGHT, output_gain=0.4, quiet=1),
+        Target("syn-8-near", replace(SYN, jitter=0.2, jitter_seed=9), EIGHT, output_gain=0.4, quiet=1),
         "resembles syn-8: both accepted and rejected draws",
     )
     yield _target(Target("syn-qwen2", SYN, _CHATML), "no layer inputs, no BOS", targets.write_qwen2)
-    yield _target(Target("syn-swa", SYN), "window of 32 tokens in every second layer", targets.write_gemma3)
+    yield _target(
+        Target("syn-swa", SYN_SWA), "window of 32 tokens in every second layer", targets.write_gemma3
+    )
     yield _target(
         Target("syn-hyb", SYN, _CHATML),
         "recurrent and attention layers with native snapshots",
