@@ -15,6 +15,7 @@ from localspec.engine.settings import Message, Method, Request, SamplingSettings
 from localspec.interfaces import SessionInfo, SessionLike
 from localspec.measuring import Run, Spread, first_difference, run, spread
 from localspec.output import Output, Progress, table
+from localspec.workloads import FUNCTION
 
 PAIR = "demo"
 REPEATS = 5
@@ -23,26 +24,9 @@ TAIL = 64
 FIXED_K = 4
 """Draft length of `--method M`, which never pauses."""
 
-_FUNCTION = """\
-def total_price(items, tax_rate):
-    result = 0
-    for item in items:
-        price = item["price"] * item["count"]
-        if item.get("discount"):
-            price = price * (1 - item["discount"])
-        result = result + price
-    if tax_rate:
-        result = result * (1 + tax_rate)
-    if result < 0:
-        raise ValueError("the total is negative")
-    print("total is", result)
-    log_total(result)
-    return round(result, 2)
-"""
-
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class DemoWorkload:
     """A prompt and what it shows."""
 
     name: str
@@ -54,14 +38,14 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload(
+    DemoWorkload(
         "edit",
         "the reply repeats the prompt with a change: drafts come from the text itself",
         "Rename the variable `result` to `amount` in this function. Answer with the whole function.\n"
-        f"```python\n{_FUNCTION}```",
+        f"```python\n{FUNCTION}```",
         200,
     ),
-    Workload(
+    DemoWorkload(
         "story",
         "new prose: there is little to copy, so speculation should step aside",
         "Write a short story about a lighthouse keeper who finds a letter in a bottle.",
@@ -75,7 +59,7 @@ WORKLOADS = (
 class Comparison:
     """Plain and speculative runs of one workload."""
 
-    workload: Workload
+    workload: DemoWorkload
     method: str
     plain: tuple[Run, ...]
     spec: tuple[Run, ...]
@@ -114,7 +98,7 @@ def run_demo(session: SessionLike, out: Output, *, method: Method | None = None,
     return 0
 
 
-def _requests(workload: Workload, method: Method | None) -> list[tuple[str, SpeculationSettings]]:
+def _requests(workload: DemoWorkload, method: Method | None) -> list[tuple[str, SpeculationSettings]]:
     requests: list[tuple[str, SpeculationSettings]] = [("auto", SpeculationSettings())]
     if method is not None and method not in ("auto", "off"):
         requests.append((f"{method} k={FIXED_K}", SpeculationSettings(method=method, k=FIXED_K)))
@@ -123,7 +107,7 @@ def _requests(workload: Workload, method: Method | None) -> list[tuple[str, Spec
 
 def compare(
     session: SessionLike,
-    workload: Workload,
+    workload: DemoWorkload,
     methods: Sequence[tuple[str, SpeculationSettings]],
     repeats: int,
     out: Output,

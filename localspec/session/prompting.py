@@ -56,21 +56,24 @@ class Prompter:
         while len(self._turns) > REMEMBERED:
             self._turns.popitem(last=False)
 
-    def constrained(self, sampling: SamplingSettings) -> SamplingSettings:
-        """A JSON schema as the grammar it means; grammars are checked before native code sees them.
+    def constrained(self, sampling: SamplingSettings) -> tuple[SamplingSettings, tuple[str, ...]]:
+        """A JSON schema as the grammar it means, and what of it the grammar cannot enforce.
+
+        Grammars are checked before native code sees them.
 
         Raises:
             UsageError: the schema or grammar is malformed or would explode.
         """
         if sampling.json_schema is not None:
-            from localspec.engine.text.json_schema import schema_to_gbnf
+            from localspec.engine.text.json_schema import schema_to_grammar
 
-            return replace(sampling, grammar=schema_to_gbnf(sampling.json_schema), json_schema=None)
+            grammar = schema_to_grammar(sampling.json_schema)
+            return replace(sampling, grammar=grammar.text, json_schema=None), grammar.notes
         if sampling.grammar is not None:
-            from localspec.engine.text.gbnf import check_grammar
+            from localspec.engine.text.grammar import check_grammar
 
             check_grammar(sampling.grammar)
-        return sampling
+        return sampling, ()
 
     def stream(self, request: Request, prompt: Prompt) -> TextStream:
         """Text of the reply that follows `prompt`.

@@ -22,7 +22,6 @@ from localspec.engine.sampling import Sampler
 from localspec.engine.settings import LoadSettings, Method, Request, SamplingSettings
 from localspec.engine.speculative import Loop
 from localspec.engine.stats import Alarms
-from localspec.engine.text.template import Prompt
 from localspec.errors import EngineError, UsageError
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.session.loading import LoadedPair, Notify, load_pair
@@ -104,7 +103,7 @@ class Session:
         drafters = self._drafters(pair, request)
         seed = request.sampling.seed if request.sampling.seed is not None else _random_seed()
         rejection = self._uses_rejection(request, drafters)
-        settings = self._prompter.constrained(request.sampling)
+        settings, unenforced = self._prompter.constrained(request.sampling)
         options = self._options(pair, request, seed, rejection)
         ids = np.array(prompt.ids, np.int32)
         native = native_samplers(settings, pair.model.vocabulary, pair.target.n_ctx, seed, self._candidates)
@@ -139,9 +138,8 @@ class Session:
             self._active = None
             raise
         stream = self._prompter.stream(request, prompt)
-        return SessionReply(
-            events, stream, control, pair.model.vocabulary.piece, self._opening(pair, request, prompt), on_end
-        )
+        opening = self._opening(pair, request, (*prompt.notes, *unenforced))
+        return SessionReply(events, stream, control, pair.model.vocabulary.piece, opening, on_end)
 
     # -- choices ----------------------------------------------------------------------------------
 
@@ -213,8 +211,8 @@ class Session:
             require=request.speculation.require,
         )
 
-    def _opening(self, pair: LoadedPair, request: Request, prompt: Prompt) -> tuple[Notice, ...]:
-        notices = [Notice("info", text) for text in prompt.notes]
+    def _opening(self, pair: LoadedPair, request: Request, notes: tuple[str, ...]) -> tuple[Notice, ...]:
+        notices = [Notice("info", text) for text in notes]
         if request.speculation.method == "auto" and pair.files.companions and not pair.drafters:
             notices.append(Notice("off", "; ".join(pair.refused)))
         return tuple(notices)
