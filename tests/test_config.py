@@ -361,7 +361,7 @@ def test_mutated_settings_are_read_right_or_refused_in_a_sentence(
         else:
             outcomes["read"] += 1
             assert 1 <= config.port <= 65535
-            assert 1 <= config.load.get("n_ctx", 1) < 2**31
+            assert 1 <= (config.load.get("n_ctx") or 1) < 2**31
             assert config.load.get("kv", KV_TYPES)[0] in KV_TYPES
             engine.SamplingSettings(**config.sampling)
         assert time.perf_counter() - begin < 2

@@ -138,7 +138,12 @@ class TestWriting:
     @given(st.text(min_size=1), st.text(), st.sampled_from(["", "t", "t.u"]))
     def test_setting_a_key_changes_nothing_else(self, key: str, value: str, table: str) -> None:
         text = "# head\na = 1 # one\nb = [\n  2,\n]\n\n# tail\n[t]\nc = '#'\n"
-        edited = with_value(text, table, key, value, "f")
+        try:
+            edited = with_value(text, table, key, value, "f")
+        except UsageError as error:
+            assert (table, key) in (("", "b"), ("", "t"))  # a value of many lines, and a table
+            assert "by hand" in (error.hint or "")
+            return
         for line in text.splitlines():
             if not line.startswith(f"{key} ="):
                 assert line in edited.splitlines()
