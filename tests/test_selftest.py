@@ -45,8 +45,9 @@ class Forward:
             self._context.clear()
             known = 0
         self._ids = list(ids)
-        rows: NDArray[np.float32] = self._context.run(np.array(ids[known:], np.int32), known, 0, 1)
-        return rows[0].copy()
+        rows = self._context.run(np.array(ids[known:], np.int32), known, 0, 1)
+        last: NDArray[np.float32] = rows[0].copy()
+        return last
 
     def close(self) -> None:
         self._context.close()
