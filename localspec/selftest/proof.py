@@ -37,7 +37,8 @@ TIE = 0.05
 """Difference of two log-probabilities below which either token is the target's choice."""
 SELF_ACCEPTED = 0.95
 ALIEN_ACCEPTED = 0.2
-_PROMPT = "the cat and the dog: return the cat and the dog in the cat and the"
+_PROMPT = "bddcdcacdabbbacaaaadacbc"
+"""Letters that the recurrent model's text is made of, so that n-grams find something to draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def prove(open_pair: Opener, folder: Path, load: LoadSettings, *, builds: int = 
         draft_device=load.draft_device, rpc=load.rpc,
     )  # fmt: skip
     checks: tuple[tuple[CheckName, str, str | None], ...] = (
-        ("self", "syn", "syn"), ("alien", "syn", "syn-b"), ("rollback", "syn-hyb", None),
+        ("self", "syn", "syn"), ("alien", "syn", "syn-b"), ("rollback", "syn-hyb-few", None),
     )  # fmt: skip
     for build in range(builds):
         for check, target, draft in checks:
