@@ -22,7 +22,7 @@ from localspec.engine.text.reasoning import Headers, detect_reasoning
 from localspec.engine.text.reuse import Segment, common_start, reply_segments, splice
 from localspec.engine.text.sandbox import FAILURES, Program, RaisedError
 from localspec.engine.text.stream import TextStream, control_ids
-from localspec.engine.text.toolformats import ToolFormat
+from localspec.engine.text.toolformats import ToolFormat, detect_tools
 from localspec.engine.text.traits import Traits
 from localspec.engine.text.vocabulary import Vocabulary
 from localspec.errors import ModelFileError, UsageError, unknown
@@ -101,6 +101,8 @@ class ChatTemplate:
                 hint="give the prompt as raw text, or use another conversion of this model",
             ) from error
         self.reasoning = detect_reasoning(self.source)
+        self.tool_format = detect_tools(self.source)
+        """Notation of the model's tool calls; None when the template knows no tools."""
         self._traits = Traits(self._program, self._special_tokens)
 
     # --- what was learnt
@@ -206,7 +208,7 @@ class ChatTemplate:
         markers = tools.markers if tools is not None else ()
         splitter = None
         if self.reasoning is not None and prompt.chat:
-            splitter = self.reasoning.splitter(prompt.lead, tools=tools is not None)
+            splitter = self.reasoning.splitter(prompt.lead, tools=tools is not None and tools.headers)
             markers += self.reasoning.markers
         return TextStream(
             self.encoder.vocab,

@@ -54,8 +54,8 @@ def _named(head: str, *ends: str, free: bool = False) -> ReaderFactory:
     return lambda sink, _: NamedCall(sink, head=pattern, ends=ends, free=free)
 
 
-def _xml(call: str, parameter: str, value_end: str, call_end: str, end: str = "") -> ReaderFactory:
-    spec = XmlSpec(call=call, parameter=parameter, value_end=value_end, call_end=call_end, end=end)
+def _xml(call: str, parameter: str, value_end: str, call_end: str) -> ReaderFactory:
+    spec = XmlSpec(call=call, parameter=parameter, value_end=value_end, call_end=call_end)
     return lambda sink, _: XmlCall(sink, spec)
 
 
@@ -102,25 +102,36 @@ def _invoke(prefix: str, attributes: str = "") -> ReaderFactory:
     )
 
 
-_FUNCTION_TAG = r"<function=([^>\n]+)>"
-_PARAMETER_TAG = r"<parameter=([^>\n]+)>"
-_DEEPSEEK_HEAD = (
-    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>([^\n`]+?)\s*```(?:json)?|([^<]+?)<｜tool▁sep｜>)"
-    r"\s*(?=\{)"
+_DEEPSEEK = _named(
+    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>([^\n`]+?)\s*```(?:json)?|([^<]+?)<｜tool▁sep｜>)\s*(?=\{)",
+    "<｜tool▁call▁end｜>",
 )
-_KIMI_HEAD = (
-    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
+_KIMI = _named(
+    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
+    "<|tool_call_end|>",
 )
-_HARMONY_HEAD = r"<\|start\|>assistant.*?\bto=(?:functions\.)?([^\s<]+).*?<\|message\|>\s*"
-_MISTRAL_HEAD = r"\[TOOL_CALLS\]\s*([\w.-]+)\s*(?:\[CALL_ID\]\w*)?\s*(?:\[ARGS\])?\s*(?=\{)"
+_HARMONY = _named(
+    r"<\|start\|>assistant.*?\bto=(?:functions\.)?([^\s<]+).*?<\|message\|>\s*",
+    "<|end|>",
+    "<|call|>",
+    free=True,
+)
+_MISTRAL = _named(r"\[TOOL_CALLS\]\s*([\w.-]+)\s*(?:\[CALL_ID\]\w*)?\s*(?:\[ARGS\])?\s*(?=\{)")
+_GLM = _xml(
+    r"<tool_call>\s*([^\s<]+)\s*(?=<)",
+    r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>",
+    "</arg_value>",
+    "</tool_call>",
+)
+_QWEN = _xml(
+    r"(?:<(?:seed:)?tool_call>\s*)?<function=([^>\n]+)>",
+    r"<parameter=([^>\n]+)>",
+    "</parameter>",
+    "</function>",
+)
 
 FORMATS: tuple[ToolFormat, ...] = (
-    ToolFormat(
-        "harmony",
-        ("<|channel|>", "<|message|>"),
-        (("<|start|>assistant", _named(_HARMONY_HEAD, "<|end|>", "<|call|>", free=True)),),
-        headers=True,
-    ),
+    ToolFormat("harmony", ("<|channel|>", "<|message|>"), (("<|start|>assistant", _HARMONY),), headers=True),
     ToolFormat(
         "atem",
         ("<atem:function_calls>",),
@@ -131,24 +142,19 @@ FORMATS: tuple[ToolFormat, ...] = (
         "dsml",
         ("｜DSML｜", "invoke"),
         (("<｜DSML｜invoke", _invoke("｜DSML｜", r'(?: string="\w+")?')),),
-        (
-            "<｜DSML｜function_calls>",
-            "</｜DSML｜function_calls>",
-            "<｜DSML｜tool_calls>",
-            "</｜DSML｜tool_calls>",
-        ),
+        tuple(f"<{end}｜DSML｜{name}>" for end in ("", "/") for name in ("function_calls", "tool_calls")),
     ),
     ToolFormat(
         "deepseek",
         ("<｜tool▁call▁begin｜>",),
-        (("<｜tool▁call▁begin｜>", _named(_DEEPSEEK_HEAD, "<｜tool▁call▁end｜>")),),
+        (("<｜tool▁call▁begin｜>", _DEEPSEEK),),
         ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         extra_markers=("<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
     ),
     ToolFormat(
         "kimi",
         ("<|tool_call_begin|>",),
-        (("<|tool_call_begin|>", _named(_KIMI_HEAD, "<|tool_call_end|>")),),
+        (("<|tool_call_begin|>", _KIMI),),
         ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         call_id="functions.",
         extra_markers=("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
@@ -162,63 +168,23 @@ FORMATS: tuple[ToolFormat, ...] = (
     ToolFormat(
         "mistral",
         ("[TOOL_CALLS]",),
-        (("[TOOL_CALLS]", _either(_json(), _named(_MISTRAL_HEAD))),),
+        (("[TOOL_CALLS]", _either(_json(), _MISTRAL)),),
         call_id="9",
         extra_markers=("[CALL_ID]", "[ARGS]"),
     ),
-    ToolFormat(
-        "seed",
-        ("<seed:tool_call>",),
-        (
-            (
-                "<seed:tool_call>",
-                _xml(
-                    rf"<seed:tool_call>\s*{_FUNCTION_TAG}",
-                    _PARAMETER_TAG,
-                    "</parameter>",
-                    "</function>",
-                    "</seed:tool_call>",
-                ),
-            ),
-        ),
-    ),
+    ToolFormat("seed", ("<seed:tool_call>",), (("<seed:tool_call>", _QWEN),), ("</seed:tool_call>",)),
     ToolFormat(
         "minimax",
         ("minimax:tool_call", "<invoke"),
         (("<invoke", _invoke("")),),
         ("<minimax:tool_call>", "</minimax:tool_call>"),
     ),
-    ToolFormat(
-        "glm",
-        ("<tool_call>", "<arg_key>"),
-        (
-            (
-                "<tool_call>",
-                _xml(
-                    r"<tool_call>\s*([^\s<]+)\s*(?=<)",
-                    r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>",
-                    "</arg_value>",
-                    "</tool_call>",
-                ),
-            ),
-        ),
-    ),
+    ToolFormat("glm", ("<tool_call>", "<arg_key>"), (("<tool_call>", _GLM),)),
     ToolFormat(
         "qwen-xml",
         ("<tool_call>", "<function=", "<parameter="),
-        tuple(
-            (
-                marker,
-                _xml(
-                    rf"(?:<tool_call>\s*)?{_FUNCTION_TAG}",
-                    _PARAMETER_TAG,
-                    "</parameter>",
-                    "</function>",
-                    "</tool_call>",
-                ),
-            )
-            for marker in ("<tool_call>", "<function=")
-        ),
+        (("<tool_call>", _QWEN), ("<function=", _QWEN)),
+        ("</tool_call>",),
     ),
     ToolFormat(
         "lfm2",

@@ -143,6 +143,10 @@ class _JsonCall:
             self._pass_on(inside)
             return rest
         self.seen += inside
+        first = _FIRST_KEY.match(self.seen)
+        if self._known_only and first is not None and first[1] not in _KEYS:
+            self.refused = True
+            return rest
         head = _CALL_HEAD.match(self.seen) if len(self.seen) - len(inside) <= MAX_HEAD else None
         if head is not None:
             self._begin(_loads(head[1]))
@@ -154,8 +158,6 @@ class _JsonCall:
             self._begin(name)
             if self.begun:
                 self._sink.arguments(arguments)
-        elif self._known_only and (first := _FIRST_KEY.match(self.seen)) is not None:
-            self.refused = first[1] not in _KEYS
         return rest
 
     def _begin(self, name: Any) -> None:
@@ -250,21 +252,18 @@ class NamedCall:
 class XmlSpec:
     """Where name, parameters and values of an XML-like call are."""
 
-    def __init__(self, *, call: str, parameter: str, value_end: str, call_end: str, end: str = "") -> None:
+    def __init__(self, *, call: str, parameter: str, value_end: str, call_end: str) -> None:
         """
         Args:
             call: pattern from the marker to the end of the opening tag; its group is the name.
             parameter: pattern of a parameter's opening tag; its group is the parameter's name.
             value_end: the tag after a value.
             call_end: the tag after the last parameter.
-            end: what may follow that tag and belongs to the call.
         """
         self.call = re.compile(call)
         self.parameter = re.compile(rf"\s*{parameter}")
         self.value_end = value_end
-        self.call_end = re.compile(rf"\s*{re.escape(call_end)}(?:\s*{re.escape(end)})?" if end else
-                                   rf"\s*{re.escape(call_end)}")  # fmt: skip
-        self.tail = end
+        self.call_end = re.compile(rf"\s*{re.escape(call_end)}")
 
 
 class XmlCall:
