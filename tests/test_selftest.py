@@ -19,6 +19,7 @@ from localspec.engine.backend.model import ModelVocabulary
 from localspec.errors import UsageError
 from localspec.header.kind import FileKind, draft_kind
 from localspec.header.reader import read_header
+from localspec.pairing import verdict
 from localspec.selftest import VARIANTS, Variant, closing_cycle, history_matters, write
 from localspec.selftest.targets import Target, write_llama
 from localspec.selftest.vocab import EIGHT, TEXT
@@ -152,6 +153,15 @@ def test_the_header_tells_what_a_file_is(variant: Variant) -> None:
     header = read_header(syn(variant.name))
     assert draft_kind(header) == expected
     assert header.get("general.name") == variant.name or variant.kind == "unembedding"
+
+
+@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.base])
+def test_a_companion_fits_its_target_and_only_the_misfit_is_refused(name: str) -> None:
+    """Names, widths, tokenizer and its digest as the pairing check reads them."""
+    target = read_header(syn(VARIANTS[name].base or ""))
+    judged = verdict(target, read_header(syn(name)))
+    assert judged.status == ("refused" if name in ("eagle3-misfit", "unembedding") else "compatible")
+    assert judged.warnings == ()
 
 
 @pytest.fixture(scope="module")

@@ -47,8 +47,7 @@ class Draft:
     def keys(self, file: TinyFile, **more: Value) -> None:
         """Add the base model's name and the sizes."""
         shape = self.shape
-        file.writer.add_base_model_count(1)
-        file.writer.add_base_model_name(0, self.base)
+        file.base_model(self.base)
         file.set(
             vocab_size=len(self.vocab), context_length=shape.n_ctx, embedding_length=shape.width,
             block_count=shape.layers, feed_forward_length=shape.ff,

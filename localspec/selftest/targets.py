@@ -58,6 +58,9 @@ class Target:
     quiet: float = 0.2
     """Loudness of all llama layers but the first: a drafter of one layer can then resemble the target."""
 
+    base: str | None = None
+    """Name of the model this one belongs to, for a file that is no target by itself."""
+
     @property
     def live_ids(self) -> Sequence[int]:
         return self.vocab.readable if self.live is None else self.live
@@ -81,6 +84,8 @@ class Target:
         """Add the tokenizer and the keys every architecture has; `more` adds to them or replaces one."""
         shape = self.shape
         self.vocab.write(file.writer)
+        if self.base is not None:
+            file.base_model(self.base)
         common: dict[str, Value] = {
             "vocab_size": len(self.vocab),
             "context_length": shape.n_ctx,

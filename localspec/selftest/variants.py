@@ -121,13 +121,13 @@ def _with_nextn() -> Iterable[Variant]:
     yield _target(
         Target("syn-mtp-few", SYN_FEW, _CHATML, live=FEW), "syn-hyb-few with one NextN layer", nextn
     )
-    alone = Target("syn-mtp-only", SYN, _CHATML)
+    alone = Target("syn-mtp-only", SYN, _CHATML, base="syn-hyb")
     yield Variant(
         alone.name,
         "mtp",
         "the NextN layer of syn-mtp in a file of its own",
         lambda path: targets.write_qwen35(path, alone, nextn=1, trunk=False),
-        base="syn-hyb",
+        base=alone.base,
     )
 
 

@@ -89,6 +89,11 @@ class TinyFile:
             else:
                 writer.add_array(key, value)
 
+    def base_model(self, name: str) -> None:
+        """Add the name of the model this file belongs to."""
+        self.writer.add_base_model_count(1)
+        self.writer.add_base_model_name(0, name)
+
     def matrix(self, name: str, *shape: int, gain: float = 1.0) -> None:
         """Add `<name>.weight` of `shape` (outputs × inputs)."""
         self.add(f"{name}.weight", self.draw.normal(name, *shape) * (self.draw.scale * gain), quantize=True)
