@@ -15,8 +15,11 @@ from typing import Any
 
 from localspec.errors import UsageError, nearest
 
-MAX_BYTES = 1 << 20
-"""No settings or model list comes near; parsing time is bounded by it."""
+MAX_BYTES = 1 << 18
+"""Three times the shipped model list; parsing time is bounded by it."""
+MAX_PARTS = 32
+"""Parts of a dotted key. tomllib's time grows with their square: a 1 MB key would take hours."""
+_BETWEEN_KEYS = re.compile(r"[={},\[\]#]")
 _PLACE = re.compile(r"\s*\(at (line \d+), column \d+\)|\s*\(at (end of document)\)")
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -51,6 +54,9 @@ def read_text(path: Path) -> str:
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Parse TOML text; raises as `read_toml`, with `source` as the file's name."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > MAX_PARTS and any(map(_endless, _BETWEEN_KEYS.split(line))):
+            raise UsageError(f"`{source}` line {number}: a key of more than {MAX_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -60,6 +66,10 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         place = f" {found[1] or found[2]}" if found else ""
         reason = _PLACE.sub("", str(error)).rstrip(".")
         raise UsageError(f"`{source}`{place}: {reason[:1].lower()}{reason[1:]}") from error
+
+
+def _endless(text: str) -> bool:
+    return sum(1 for part in text.split(".") if part.strip()) > MAX_PARTS
 
 
 class Table:

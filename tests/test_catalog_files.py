@@ -227,7 +227,7 @@ def test_mutated_catalogues_are_read_right_or_refused_in_a_sentence(
     outcomes = {"read": 0, "refused": 0}
     for _ in range(soak(500, 10_000)):
         path.write_bytes(mutated(text, rng))
-        begin = time.perf_counter()
+        begin = time.process_time()
         try:
             catalog = build_catalog([(str(path), read_toml(path))])
         except UsageError as error:
@@ -241,7 +241,7 @@ def test_mutated_catalogues_are_read_right_or_refused_in_a_sentence(
             for pair in catalog.pairs.values():
                 assert isinstance(pair.target.file, str)
                 assert not pair.target.size_bytes or pair.target.size_bytes > 0
-        assert time.perf_counter() - begin < 5
+        assert time.process_time() - begin < 5
     assert outcomes["read"] > 20
     assert outcomes["refused"] > 100
 

@@ -47,6 +47,9 @@ class TestReading:
             (b"a = 1\nb = \xff\n", "line 2: not UTF-8 text"),
             (b"a = " + b"[" * 5000, "nested too deeply"),
             (b"a = " + b"9" * 5000, "limit"),
+            (b"a = 1\nb" + b".a" * 100_000 + b" = 1", "line 2: a key of more than 32 parts"),
+            (b"[a" + b" . 'b'" * 40 + b"]", "line 1: a key of more than 32 parts"),
+            (b"a = { x" + b".y" * 40 + b" = 1 }", "line 1: a key of more than 32 parts"),
             (b"#" * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
         ],
     )
@@ -58,6 +61,11 @@ class TestReading:
         assert str(path) in caught.value.message
         assert said in caught.value.message.lower() or said in caught.value.message
         assert caught.value.exit_code == 2
+
+    def test_dots_that_are_no_key(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.toml"
+        path.write_text(f"# {'.' * 200}\na = '{'. ' * 200}'\nb.c.d = [{'1.5, ' * 200}]\n")
+        assert read_toml(path)["b"]["c"]["d"] == [1.5] * 200
 
     def test_byte_order_mark_and_other_line_ends(self, tmp_path: Path) -> None:
         path = tmp_path / "x.toml"

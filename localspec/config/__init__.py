@@ -25,8 +25,10 @@ from localspec.tomlfile import read_text, read_toml, shortened, with_value
 __all__ = ["SETTINGS", "Config", "Row", "Setting", "check_config", "check_keymap", "load_config", "set_key"]
 
 KEYMAP = "keymap"
-RESERVED = frozenset({"LOCALSPEC_HOME", "LOCALSPEC_VENV", "LOCALSPEC_WHEELS"})
-"""Variables that are no settings: where everything is kept, and what the set-up scripts read."""
+MAX_PROBLEMS = 50
+"""A file with more is not a settings file; each costs a search for the nearest key."""
+RESERVED = frozenset({"LOCALSPEC_HOME", "LOCALSPEC_VENV", "LOCALSPEC_WHEELS", "LOCALSPEC_API_KEY"})
+"""Variables that are no settings: where everything is kept, what the set-up scripts read, a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ def _parsed(
             yield key, _value(key, raw, source)
         except UsageError as error:
             problems.append(error)
+            if len(problems) == MAX_PROBLEMS:
+                return
 
 
 def _value(key: str, raw: object, source: str) -> Any:
