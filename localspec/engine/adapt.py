@@ -165,6 +165,12 @@ class AdaptivePolicy:
         self._spec_seconds = Average()
         self._shadow: tuple[str, Draft] | None = None
 
+    def begin(self) -> None:
+        """A new reply: what was learned stays, the pause ends (the text is another one)."""
+        self._quiet = self._burst = self._last_rows = 0
+        self.paused = False
+        self._shadow = None
+
     # -- choosing ---------------------------------------------------------------------------------
 
     def draft(

@@ -148,8 +148,13 @@ class Loop:
     def _prefill(self, prompt: Ids, stable: int) -> Iterator[Event]:
         """Fill the target's cache with all but the last prompt token, reusing what is there."""
         target, last = self._target, len(prompt) - 1
-        reused = target.reusable_prefix(_common_prefix(target.ids[: target.n_past], prompt[:last]))
+        reused = _common_prefix(target.ids[: target.n_past], prompt[:last])
+        for drafter in self._drafters:
+            reused = min(reused, drafter.reusable(prompt, reused))
+        reused = target.reusable_prefix(reused)
         target.truncate(reused)
+        for drafter in self._drafters:
+            drafter.rewind(reused)
         self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
         yield from self._emit(Prefill(reused, len(prompt), reused))
         chunk = min(PREFILL_CHUNK, target.n_batch)

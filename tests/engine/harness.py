@@ -219,6 +219,12 @@ class TableDrafter:
         self._edit = edit
         self.commits: list[int] = []
 
+    def reusable(self, prompt: Ids, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None:
+        pass
+
     def begin(self, history: History) -> None:
         pass
 

@@ -99,6 +99,12 @@ class ScriptedDrafter:
     proposals: int = 0
     closed: bool = False
 
+    def reusable(self, prompt: Ids, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None:
+        pass
+
     def begin(self, history: History) -> None:
         """A reply starts."""
 

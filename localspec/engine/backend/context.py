@@ -97,6 +97,9 @@ class Context:
         self.n_batch: int = api.llama_n_batch(self.handle)
         self.n_ubatch: int = api.llama_n_ubatch(self.handle)
         self.n_rs_seq: int = api.llama_n_rs_seq(self.handle)
+        self.hidden_rows = False
+        """Also return hidden states after the final norm, for decodes in which every row is an output."""
+        self._hidden_on = False
         self._arrays = _BatchArrays(api, self.n_batch, settings.n_seq_max, model.n_embd_inp)
         self._decode = native("llama_decode", ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
         self._logits = native("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
@@ -141,7 +144,9 @@ class Context:
         arrays.outputs[n - outputs : n] = 1
         arrays.seq_rows[:n] = arrays.seq_address[seq_id]
         arrays.batch.n_tokens = n
-        self._call(arrays.batch)
+        if self.hidden_rows:
+            self._switch_hidden(outputs == n)
+        self.call(arrays.batch)
         return self.logits(outputs)
 
     def logits(self, count: int) -> Rows:
@@ -165,7 +170,14 @@ class Context:
     def first_position(self, seq_id: int) -> int:
         return int(library().llama_memory_seq_pos_min(self.memory, seq_id))
 
-    def _call(self, batch: Any) -> None:
+    def _switch_hidden(self, on: bool) -> None:
+        # With embeddings on, llama.cpp makes every row an output, so they are off while a prompt is read.
+        if on != self._hidden_on:
+            library().llama_set_embeddings(self.handle, on)
+            self._hidden_on = on
+
+    def call(self, batch: Any) -> None:
+        """Run a batch that was checked and filled; see `run` for the errors."""
         with self.lock:
             code = self._decode(self.handle, batch)
         if code == 2:

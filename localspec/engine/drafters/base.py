@@ -95,8 +95,14 @@ class Drafter(Protocol):
     free: bool
     """Whether a proposal costs (almost) nothing, so that it may be made every round."""
 
+    def reusable(self, prompt: Ids, n: int) -> int:
+        """How many of the `n` target cells that match `prompt` may stay, for this drafter's sake."""
+
+    def rewind(self, n: int) -> None:
+        """The target keeps `n` cells and reads the rest of the prompt again."""
+
     def begin(self, history: History) -> None:
-        """A reply starts; `history` holds the whole prompt."""
+        """A reply starts; `history` holds the whole prompt, the target all of it but the newest token."""
 
     def observe(self, tokens: Ids, start: int) -> None:
         """The target decoded `tokens` at positions `start`…; its hidden states are readable now."""

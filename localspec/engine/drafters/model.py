@@ -70,6 +70,12 @@ class ModelDrafter:
         self.window_reads = 0
         """How often the window was re-read because the history outgrew the draft's context."""
 
+    def reusable(self, prompt: Ids, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None:
+        pass
+
     def begin(self, history: History) -> None:
         """Keep the cells that this prompt shares with what is cached."""
         self._drafted_at = None

@@ -41,6 +41,12 @@ class NgramDrafter:
         self._text: list[int] = []
         self._offset = 0
 
+    def reusable(self, prompt: Ids, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None:
+        pass
+
     def begin(self, history: History) -> None:
         self._places.clear()
         self._text = []

@@ -20,7 +20,12 @@ from localspec.engine.text.vocabulary import Vocabulary
 
 MARK = "\ufdd0"
 """A Unicode noncharacter: never meant for interchange, so a text loses nothing when it is replaced."""
-_REPLACEMENT = "\ufffd"
+_NO_TEXT = re.compile("[\ufdd0\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """`text` without `MARK` and without halves of characters, which no tokenizer takes."""
+    return _NO_TEXT.sub("\ufffd", text)
 
 
 def unmark(marked: str) -> str:
@@ -85,8 +90,7 @@ class ControlTexts:
 
     def mark(self, text: str) -> str:
         """`text` such that neither it nor two texts joined end to end spell a control token."""
-        if MARK in text:
-            text = text.replace(MARK, _REPLACEMENT)
+        text = clean(text)
         breaks = {
             first.start() + 1
             for first in self._first.finditer(text)

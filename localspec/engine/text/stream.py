@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from localspec.engine.events import Channel
+from localspec.engine.text.encode import clean
 from localspec.engine.text.matcher import Matcher
 from localspec.engine.text.reasoning import Span, Splitter
 from localspec.engine.text.vocabulary import Vocabulary
@@ -43,6 +44,8 @@ def check_stops(stops: Sequence[str]) -> tuple[str, ...]:
         raise UsageError("a stop string is empty")
     if len(stops) > MAX_STOPS:
         raise UsageError(f"{len(stops)} stop strings, at most {MAX_STOPS} are possible")
+    if any(stop != clean(stop) for stop in stops):
+        raise UsageError("a stop string contains half a character")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise UsageError(f"a stop string is longer than {MAX_STOP_CHARS} characters")
     return tuple(dict.fromkeys(stops))

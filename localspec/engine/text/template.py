@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from localspec.engine.settings import Message
-from localspec.engine.text.encode import MARK, Encoder, as_json, unmark
+from localspec.engine.text.encode import MARK, Encoder, as_json, clean, unmark
 from localspec.engine.text.limits import LimitError
 from localspec.engine.text.reasoning import Headers, detect_reasoning
 from localspec.engine.text.reuse import Segment, common_start, reply_segments, splice
@@ -190,7 +190,7 @@ class ChatTemplate:
 
     def raw(self, text: str, *, history: Sequence[Segment] = ()) -> Prompt:
         """A prompt without a template. Control tokens in it are meant: the caller writes the whole prompt."""
-        return self._prompt(text.replace(MARK, "\ufffd"), len(text), history)
+        return self._prompt(clean(text), len(text), history)
 
     def stream(
         self, prompt: Prompt, *, stops: Sequence[str] = (), tools: ToolFormat | None = None
@@ -286,7 +286,7 @@ class ChatTemplate:
         marked = self._run(self.encoder.mark(variables))
         if MARK not in marked and _ESCAPED_MARK not in marked:
             return marked
-        plain = self._run(as_json(variables))
+        plain = self._run(as_json(variables, clean))
         if unmark(marked) != plain:
             marked = marked.replace(_ESCAPED_MARK, MARK)  # a filter has escaped it
         if unmark(marked) != plain:
