@@ -99,6 +99,7 @@ class Loop:
         self._alarms = alarms or Alarms()
         self._clock = Clock(now)
         self._draws = 0
+        self._notices: list[Notice] = []
         self.stats = Stats()
         self._sampling = (
             DraftSampling(draft_distribution, self._draft_uniform)
@@ -172,9 +173,20 @@ class Loop:
     def _decode_target(self, tokens: Ids, outputs: int) -> Any:
         start = self._target.n_past
         rows = self._target.decode(tokens, outputs)
-        for drafter in self._drafters:
-            drafter.observe(tokens, start)
+        try:
+            for drafter in self._drafters:
+                drafter.observe(tokens, start)
+        except EngineError as failure:
+            self._drop_drafters(failure)
         return rows
+
+    def _drop_drafters(self, failure: EngineError) -> None:
+        """Go on without drafts and say so; with `require` a failing drafter ends the reply."""
+        if self._options.require:
+            raise failure
+        names = ", ".join(drafter.name for drafter in self._drafters)
+        self._drafters = []
+        self._notices.append(Notice("off", f"{names} failed: {failure.message}"))
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -190,9 +202,8 @@ class Loop:
                 return "length"
             state = _RoundState(base=self._target.n_past, started=self._clock.busy())
             reason: DoneReason | None = None
-            notices: list[Notice] = []
             try:
-                notices += self._draft(state, history)
+                self._draft(state, history)
                 rows = self._verify(state, history)
                 for token in self._judge(state, history, rows):
                     if self.stats.first_token_s is None:
@@ -203,9 +214,9 @@ class Loop:
                     if reason is not None:
                         break
             finally:
-                event, more_notices = self._finish(state, history, complete=reason is None)
-            for notice in (*notices, *more_notices):
-                yield from self._emit(notice)
+                event = self._finish(state, history, complete=reason is None)
+            while self._notices:
+                yield from self._emit(self._notices.pop(0))
             yield from self._emit(event)
             if reason is not None:
                 return reason
@@ -223,24 +234,20 @@ class Loop:
             limits.append(self._target.undo_limit)
         return max(0, min(limits))
 
-    def _draft(self, state: _RoundState, history: History) -> list[Notice]:
+    def _draft(self, state: _RoundState, history: History) -> None:
         limit = self._limit()
         if not self._drafters:
-            return []
+            return
         try:
             state.method, state.draft = self._policy.draft(
                 self._drafters, history, limit, state.base, self._sampling
             )
         except EngineError as failure:
-            if self._options.require:
-                raise
-            dropped = ", ".join(drafter.name for drafter in self._drafters)
-            self._drafters = []
-            return [Notice("off", f"{dropped} failed: {failure.message}")]
+            self._drop_drafters(failure)
+            return
         state.drafter = next((d for d in self._drafters if d.name == state.method), None)
         if state.draft is not None:
             self._check_draft(state.draft, limit)
-        return []
 
     def _check_draft(self, draft: Draft, limit: int) -> None:
         if len(draft) > limit:
@@ -320,7 +327,7 @@ class Loop:
             return "length"
         return "cancelled" if self._control.cancelled else None
 
-    def _finish(self, state: _RoundState, history: History, *, complete: bool) -> tuple[Round, list[Notice]]:
+    def _finish(self, state: _RoundState, history: History, *, complete: bool) -> Round:
         """Bring caches, counters and the policy to the last committed token, however the round ended."""
         self._control.acknowledge()
         self._target.truncate(min(state.base + len(state.committed), self._target.n_past))
@@ -332,18 +339,17 @@ class Loop:
         wall = self._clock.busy() - state.started
         other_s = max(0.0, wall - draft_s - state.verify_s)
         tokens = [id for id in state.committed if id not in self._options.eog]
-        notices: list[Notice] = []
         if state.committed:
             self.stats.observe_round(
                 state.method, drafted, state.tested, state.accepted, state.rows, len(tokens),
                 draft_s, state.verify_s, other_s,
             )  # fmt: skip
-            notices = self._learn(state, draft, draft_s, other_s, complete)
+            self._notices += self._learn(state, draft, draft_s, other_s, complete)
         event = Round(
             state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
             draft_s, state.verify_s, other_s, len(tokens),
         )  # fmt: skip
-        return event, notices
+        return event
 
     def _learn(
         self, state: _RoundState, draft: Draft | None, draft_s: float, other_s: float, complete: bool

@@ -17,14 +17,15 @@ import numpy as np
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.context import Context, ContextSettings, Sequence
 from localspec.engine.backend.devices import add_rpc_server
-from localspec.engine.backend.model import Model, ModelSettings, load_model
+from localspec.engine.backend.features import LayerCapture
+from localspec.engine.backend.model import Model, ModelSettings
 from localspec.engine.costs import VerifyCosts
-from localspec.engine.drafters.base import Drafter, Ids
-from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.events import Event, Loading, Notice
+from localspec.engine.drafters.base import Drafter
+from localspec.engine.events import Event, Notice
 from localspec.engine.settings import LoadSettings
-from localspec.errors import EngineError, LocalspecError, UsageError
-from localspec.interfaces import Companion, PairFiles
+from localspec.errors import LocalspecError, UsageError
+from localspec.interfaces import PairFiles
+from localspec.session.companions import add_companion, capture_for, load_weights
 
 DEFAULT_CTX = 8192
 """Context when none is asked for, unless the model was trained for less."""
@@ -46,6 +47,8 @@ class LoadedPair:
     model: Model
     context: Context
     target: Sequence
+    capture: LayerCapture | None = None
+    """Reads layer inputs of a target that does not expose them."""
     drafters: dict[str, Drafter] = field(default_factory=dict)
     draft_names: list[str] = field(default_factory=list)
     draft_contexts: list[Context] = field(default_factory=list)
@@ -73,17 +76,18 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
     for endpoint in load.rpc:
         add_rpc_server(endpoint)
     settings = effective_settings(load, notify)
-    model = _load(files.target, "target", _model_settings(settings, files), notify, cancel)
+    model = load_weights(files.target, "target", _model_settings(settings, files), notify, cancel)
     try:
         settings = replace(settings, n_ctx=_context_length(load.n_ctx, model))
-        context = Context(model, _target_context(settings, model), cancel=cancel)
+        capture = capture_for(files, model)
+        context = Context(model, _target_context(settings, model), cancel=cancel, cb_eval=capture)
     except LocalspecError:
         model.close()
         raise
-    pair = LoadedPair(files, settings, cancel, model, context, context.sequence())
+    pair = LoadedPair(files, settings, cancel, model, context, context.sequence(), capture)
     try:
         for companion in files.companions:
-            _add_companion(pair, companion, notify)
+            add_companion(pair, companion, notify)
         calibrate(pair.target, pair.verify, settings.k_max)
     except BaseException:
         pair.close()
@@ -137,6 +141,7 @@ def _model_settings(settings: LoadSettings, files: PairFiles) -> ModelSettings:
         device=settings.device,
         tensor_split=settings.tensor_split,
         n_cpu_moe=settings.n_cpu_moe,
+        load_mtp=any(c.kind == "mtp" and c.path == files.target for c in files.companions),
     )
 
 
@@ -152,97 +157,6 @@ def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
         flash_attn=settings.flash_attn,
         threads=settings.threads,
     )
-
-
-def _load(path: Path, role: str, settings: ModelSettings, notify: Notify, cancel: CancelFlag) -> Model:
-    what = f"{role} {path.stem}"
-    last = -1.0
-
-    def progress(fraction: float) -> None:
-        nonlocal last
-        if fraction - last >= 0.01 or fraction >= 1.0:
-            last = fraction
-            notify(Loading(what, fraction))
-
-    notify(Loading(what, 0.0))
-    return load_model(path, settings, progress=progress, cancel=cancel)
-
-
-def _add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> None:
-    """Load one drafter's model; a failure leaves the pair usable and says why."""
-    try:
-        drafter, name = _BUILDERS[companion.kind](pair, companion, notify)
-    except KeyError:
-        pair.refused.append(f"`{companion.kind}` drafts are not supported by this version")
-    except LocalspecError as error:
-        if pair.cancel.is_set:
-            raise
-        pair.refused.append(error.message)
-    else:
-        pair.drafters[companion.kind] = drafter
-        pair.draft_names.append(name)
-
-
-def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    """A separate model of the same vocabulary with its own context of the target's length."""
-    masked = _masked_ids(pair.files.target, companion.path)
-    settings = pair.settings
-    assert settings.n_ctx is not None and settings.threads is not None
-    placement = ModelSettings(
-        gpu_layers=-1 if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
-        mmap=settings.mmap,
-        mlock=settings.mlock,
-        device=settings.draft_device,
-    )
-    model = _load(companion.path, "draft", placement, notify, pair.cancel)
-    try:
-        context = Context(
-            model,
-            ContextSettings(
-                n_ctx=settings.n_ctx,
-                n_batch=settings.n_batch,
-                n_ubatch=settings.n_ubatch,
-                kv=settings.draft_kv,
-                flash_attn=settings.flash_attn,
-                threads=settings.threads,
-            ),
-            cancel=pair.cancel,
-        )
-    except EngineError:
-        model.close()
-        raise
-
-    def close() -> None:
-        context.close()
-        model.close()
-
-    pair.draft_contexts.append(context)
-    cache = context.sequence()
-    _warm_up(cache)
-    return ModelDrafter(cache, pair.model.n_vocab, masked, close), model.name
-
-
-def _masked_ids(target: Path, draft: Path) -> Ids | None:
-    """Ids whose text differs between the vocabularies.
-
-    Raises:
-        PairingError: the vocabularies do not match.
-    """
-    from localspec.header import read_header
-    from localspec.pairing import verdict
-
-    found = verdict(read_header(target), read_header(draft))
-    found.raise_if_refused()
-    return np.array(found.masked_ids, np.int32) if found.masked_ids else None
-
-
-_BUILDERS = {"draft": _draft_model}
-
-
-def _warm_up(cache: Sequence) -> None:
-    """One token through a fresh context: the first decode sets kernels up and would skew statistics."""
-    cache.decode(np.zeros(1, np.int32), 1)
-    cache.truncate(0)
 
 
 def calibrate(

@@ -82,11 +82,13 @@ class LayerCapture:
     """The same through the graph-evaluation callback, for architectures that do not expose layer inputs.
 
     Pass `self` as `cb_eval` when the target's context is created. Layer input `i` is the output of layer
-    i - 1; a decode of several micro-batches is joined.
+    i - 1, that of layer 0 the embeddings; a decode of several micro-batches is joined.
     """
 
     def __init__(self, layers: Ints[int], n_embd: int) -> None:
-        self._names = {f"l_out-{layer - 1}".encode(): i for i, layer in enumerate(layers)}
+        self._names = {
+            f"l_out-{layer - 1}".encode() if layer else b"embd": i for i, layer in enumerate(layers)
+        }
         self._n_embd = n_embd
         self.width = n_embd * len(self._names)
         self._rows: list[list[Floats]] = [[] for _ in self._names]
@@ -201,8 +203,10 @@ class EmbeddingRunner:
         self._seq_rows = np.full(n, self._seq_id.ctypes.data, np.uintp)
         self.batch = api.llama_batch()
         fields = dict(api.llama_batch._fields_)
-        arrays: dict[str, NDArray[Any]] = {"embd": self._embd, "pos": self._positions, "n_seq_id": self._seq_count,
-                  "seq_id": self._seq_rows, "logits": self._outputs}  # fmt: skip
+        arrays: dict[str, NDArray[Any]] = {
+            "embd": self._embd, "pos": self._positions, "n_seq_id": self._seq_count,
+            "seq_id": self._seq_rows, "logits": self._outputs,
+        }  # fmt: skip
         if tokens:
             arrays["token"] = self._tokens
         for name, array in arrays.items():
@@ -214,11 +218,14 @@ class EmbeddingRunner:
         self._fill(rows, start, outputs, tokens)
         self._context.call(self.batch)
 
-    def encode(self, rows: Floats) -> None:
-        """Run the encoder over at most n_ubatch rows; its result is read with `nextn_rows`."""
+    def encode(self, rows: Floats, position: int) -> None:
+        """Run the encoder over at most n_ubatch rows; its result is read with `nextn_rows`.
+
+        Nothing is stored, but llama.cpp checks `position` against the newest cell all the same.
+        """
         if len(rows) > self._context.n_ubatch:
             raise EngineError(f"{len(rows)} rows to encode in a micro-batch of {self._context.n_ubatch}")
-        self._fill(rows, 0, True, None)
+        self._fill(rows, position, True, None)
         with self._context.lock:
             code = self._encode(self._context.handle, self.batch)
         if code == 2:

@@ -40,7 +40,7 @@ class PairCells:
         step = self._context.n_ubatch
         for start in range(0, len(features), step):
             rows = features[start : start + step]
-            self._encoder.encode(rows)
+            self._encoder.encode(rows, self._n)
             out[start : start + len(rows)] = nextn_rows(self._context, len(rows), self._width)
         return out
 

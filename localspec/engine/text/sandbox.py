@@ -166,7 +166,10 @@ class _Environment(ImmutableSandboxedEnvironment):
             limits.check_power(left, right)
         elif operator == "%" and isinstance(left, str):
             limits.check_format(left)
-        return bounded(super().call_binop(context, operator, left, right))
+        result = super().call_binop(context, operator, left, right)
+        if operator == "+" and isinstance(result, list | tuple):
+            budget().joined(left, right, result)
+        return bounded(result)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)

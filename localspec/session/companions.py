@@ -1,0 +1,235 @@
+"""Turns a pair's companion files into drafters: verdict first, then weights, then a context of its own.
+
+A companion that cannot draft leaves the pair usable; its reason is shown wherever speculation is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localspec.engine.backend.context import Context, ContextSettings, Sequence
+from localspec.engine.backend.features import (
+    LAYER_INPUT_ARCHITECTURES,
+    FeatureSource,
+    LayerCapture,
+    LayerInputs,
+    NextnRows,
+    target_layers,
+)
+from localspec.engine.backend.model import Model, ModelSettings, load_model
+from localspec.engine.drafters.base import Drafter, Ids
+from localspec.engine.drafters.features import FeatureDrafter
+from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine.drafters.pair_context import PairCells
+from localspec.engine.events import Event, Loading
+from localspec.errors import EngineError, LocalspecError, PairingError
+from localspec.header import Header, read_header
+from localspec.interfaces import Companion, PairFiles
+from localspec.pairing import verdict
+
+if TYPE_CHECKING:
+    from localspec.engine.backend.cancel import CancelFlag
+    from localspec.session.loading import LoadedPair
+
+Notify = Callable[[Event], None]
+HEAD_BATCH = 128
+"""Rows of one decode of an EAGLE-3 or DFlash context: they reserve an output for every one of them."""
+
+
+def add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> None:
+    """Load one drafter, or note why it cannot draft.
+
+    Raises:
+        LocalspecError: the load was cancelled.
+    """
+    try:
+        drafter, name = _BUILDERS[companion.kind](pair, companion, notify)
+    except LocalspecError as error:
+        if pair.cancel.is_set:
+            raise
+        pair.refused.append(error.message)
+    else:
+        pair.drafters[companion.kind] = drafter
+        pair.draft_names.append(name)
+
+
+def load_weights(path: Path, role: str, settings: ModelSettings, notify: Notify, cancel: CancelFlag) -> Model:
+    """Read a model, reporting progress in steps of a percent."""
+    what = f"{role} {path.stem}"
+    last = 0.0
+
+    def progress(fraction: float) -> None:
+        nonlocal last
+        if fraction - last >= 0.01 or fraction >= 1.0:
+            last = fraction
+            notify(Loading(what, fraction))
+
+    notify(Loading(what, 0.0))
+    return load_model(path, settings, progress=progress, cancel=cancel)
+
+
+def judged(pair: LoadedPair, companion: Companion) -> Ids | None:
+    """Ids to mask, by the two headers.
+
+    Raises:
+        PairingError: the companion does not belong to the target.
+    """
+    found = verdict(read_header(pair.files.target), read_header(companion.path))
+    found.raise_if_refused()
+    return np.array(found.masked_ids, np.int32) if found.masked_ids else None
+
+
+def capture_for(files: PairFiles, model: Model) -> LayerCapture | None:
+    """A graph callback that reads layer inputs, when a companion needs them and the target hides them."""
+    if model.architecture in LAYER_INPUT_ARCHITECTURES:
+        return None
+    for companion in files.companions:
+        if companion.kind in ("eagle3", "dflash"):
+            layers = _layers_of(read_header(companion.path))
+            return LayerCapture(layers, model.n_embd) if layers else None
+    return None
+
+
+def _layers_of(header: Header) -> list[int]:
+    layers = header.get(f"{header.get('general.architecture')}.target_layers")
+    return [int(layer) for layer in layers] if isinstance(layers, list | tuple) else []
+
+
+def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    """A separate model of the same vocabulary with its own context of the target's length."""
+    masked = judged(pair, companion)
+    model = load_weights(companion.path, "draft", _placement(pair), notify, pair.cancel)
+    context, close = _draft_context(pair, model, batch=pair.settings.n_batch)
+    cache = context.sequence()
+    _warm_up(cache)
+    return ModelDrafter(cache, pair.model.n_vocab, masked, close), model.name
+
+
+def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    judged(pair, companion)
+    model = load_weights(companion.path, "EAGLE-3 head", _placement(pair), notify, pair.cancel)
+    context, close = _draft_context(pair, model, batch=HEAD_BATCH, outputs=HEAD_BATCH, shares=True)
+    try:
+        features = _layer_features(pair, target_layers(context))
+        cells = PairCells(context, close, features=features.width)
+    except LocalspecError:
+        close()
+        raise
+    return FeatureDrafter("eagle3", cells, features, pair.model.n_vocab, offset=0), model.name
+
+
+def _layer_features(pair: LoadedPair, layers: tuple[int, ...]) -> FeatureSource:
+    return pair.capture if pair.capture is not None else LayerInputs(pair.context, layers)
+
+
+def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    """NextN layers inside the target's file or in a sidecar."""
+    inside = companion.path == pair.files.target
+    if inside:
+        model, owned = pair.model, False
+        if not model.n_layer_nextn:
+            raise PairingError(f"`{companion.path.name}` has no MTP layers that this llama.cpp build reads")
+    else:
+        judged(pair, companion)
+        placement = _placement(pair, load_mtp=True)
+        model, owned = load_weights(companion.path, "MTP layers", placement, notify, pair.cancel), True
+    if model.n_embd_out != pair.model.n_embd_out:
+        if owned:
+            model.close()
+        raise PairingError(
+            f"`{companion.path.name}` works on hidden states of {model.n_embd_out}, the target's have "
+            f"{pair.model.n_embd_out}"
+        )
+    batch = min(HEAD_BATCH, pair.settings.n_batch)
+    context, close = _draft_context(
+        pair, model, batch=batch, outputs=batch, shares=True, mtp=True, owned=owned
+    )
+    try:
+        features = NextnRows(pair.context)
+        cells = PairCells(context, close, features=None)
+    except LocalspecError:
+        close()
+        raise
+    return FeatureDrafter("mtp", cells, features, pair.model.n_vocab, offset=1), model.name
+
+
+def _not_yet(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    raise PairingError(f"`{companion.kind}` drafts are not supported by this version")
+
+
+_BUILDERS: dict[str, Callable[[LoadedPair, Companion, Notify], tuple[Drafter, str]]] = {
+    "draft": _draft_model,
+    "eagle3": _eagle3,
+    "mtp": _mtp,
+    "dflash": _not_yet,
+    "medusa": _not_yet,
+}
+
+
+def _placement(pair: LoadedPair, *, load_mtp: bool = False) -> ModelSettings:
+    settings = pair.settings
+    return ModelSettings(
+        gpu_layers=-1 if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
+        mmap=settings.mmap,
+        mlock=settings.mlock,
+        device=settings.draft_device,
+        load_mtp=load_mtp,
+    )
+
+
+def _draft_context(
+    pair: LoadedPair,
+    model: Model,
+    *,
+    batch: int,
+    outputs: int = 1,
+    shares: bool = False,
+    mtp: bool = False,
+    owned: bool = True,
+) -> tuple[Context, Callable[[], None]]:
+    """A context for a draft model and the function that frees both.
+
+    Args:
+        shares: the draft uses tensors of the target.
+        owned: the model belongs to the draft (else it is the target's own).
+    """
+    settings = pair.settings
+    assert settings.n_ctx is not None and settings.threads is not None
+    try:
+        context = Context(
+            model,
+            ContextSettings(
+                n_ctx=settings.n_ctx,
+                n_batch=batch,
+                n_ubatch=min(batch, settings.n_ubatch),
+                n_outputs_max=outputs,
+                kv=settings.draft_kv,
+                flash_attn=settings.flash_attn,
+                threads=settings.threads,
+                mtp=mtp,
+            ),
+            cancel=pair.cancel,
+            other=pair.context if shares else None,
+        )
+    except EngineError:
+        if owned:
+            model.close()
+        raise
+    pair.draft_contexts.append(context)
+
+    def close() -> None:
+        context.close()
+        if owned:
+            model.close()
+
+    return context, close
+
+
+def _warm_up(cache: Sequence) -> None:
+    """One token through a fresh context: the first decode sets kernels up and would skew statistics."""
+    cache.decode(np.zeros(1, np.int32), 1)
+    cache.truncate(0)
