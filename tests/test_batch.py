@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def refuse(items: list[Item], take: Callable[[Result], None]) -> None:
 
 
 def into(out: Path, items: list[Item], answer: Answer, *, ordered: bool = True, resume: bool = True) -> Tally:
-    return run_into_file(items, Store(out, items, SOURCE, ordered=ordered), answer, quiet, resume=resume)
+    store = Store(out, items, SOURCE, ordered=ordered)
+    return run_into_file(items, store, lambda: nullcontext(answer), quiet, resume=resume)
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -77,11 +79,8 @@ class TestReading:
 
     def test_a_prompt_keeps_separators_that_are_no_line_ends(self) -> None:
         text = "a\u2028b\x0cc"
-        (item,) = read_items(b"\xef\xbb\xbf" + text.encode() + b"\r\n", "x.txt", system="be brief")
-        assert item.body["messages"] == [
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": text},
-        ]
+        (item,) = read_items(b"\xef\xbb\xbf" + text.encode() + b"\r\n", "x.txt")
+        assert item.body["messages"] == [{"role": "user", "content": text}]
 
     @pytest.mark.parametrize(
         ("data", "part"),
@@ -172,7 +171,7 @@ class TestAnswering:
             for result in answers(session, items, base):
                 take(result)
 
-        run_into_stream(items, written.append, answer, quiet, ordered=True)
+        run_into_stream(items, written.append, lambda: nullcontext(answer), quiet, ordered=True)
         choices = json.loads(written[0])["response"]["body"]["choices"]
         assert len({c["message"]["content"] for c in choices}) == 2, "each choice has its own seed"
         assert [r.sampling.seed for r in session.requests] == [7, 8, None]
@@ -277,7 +276,7 @@ class TestResuming:
             into(out, self.ITEMS, self.stopped_after(2))
         store = Store(out, self.ITEMS, {"pair": "other"}, ordered=True)
         with pytest.raises(UsageError, match=r"begun with .*toy.*uses .*other"):
-            run_into_file(self.ITEMS, store, refuse, quiet, resume=True)
+            run_into_file(self.ITEMS, store, lambda: nullcontext(refuse), quiet, resume=True)
 
     def test_two_runs_cannot_write_one_file(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
@@ -313,6 +312,7 @@ class TestResuming:
 
 CHILD = """
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from localspec.batch.lines import read_items
 from localspec.batch.store import Store
@@ -329,7 +329,7 @@ def answer(items, take):
         take(result)
         print("+", flush=True)
 store = Store(Path(sys.argv[2]), items, {"pair": "toy"}, ordered=True)
-run_into_file(items, store, answer, lambda *_: None, resume=True)
+run_into_file(items, store, lambda: nullcontext(answer), lambda *_: None, resume=True)
 session.close()
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ async def test_items_are_asked_with_a_model_a_key_and_defaults() -> None:
     assert not any("stream" in b for b in fake.bodies)
     assert {r.headers["authorization"] for r in fake.requests} == {"Bearer secret"}
     assert {str(r.url) for r in fake.requests[1:]} == {"http://localhost:1/v1/chat/completions"}
+
+
+async def test_a_system_prompt_goes_where_there_is_none() -> None:
+    fake = Fake()
+    own = [{"role": "system", "content": "own"}, {"role": "user", "content": "y"}]
+    await fake.ask(items_of(line("a", "x"), line("b", "y", messages=own)), system="be brief", concurrency=1)
+    assert [[m["content"] for m in b["messages"]] for b in fake.bodies] == [["be brief", "x"], ["own", "y"]]
 
 
 async def test_what_passes_by_itself_is_tried_again_with_growing_pauses() -> None:
@@ -162,7 +170,7 @@ def test_a_real_server_answers_a_batch(tmp_path: Path) -> None:
             asyncio.run(ask_all(Endpoint(server.url, concurrency=4), items, take))
 
         store = Store(tmp_path / "out", items, {"endpoint": server.url}, ordered=True)
-        tally = run_into_file(items, store, answer, quiet, resume=True)
+        tally = run_into_file(items, store, lambda: nullcontext(answer), quiet, resume=True)
     results = read(tmp_path / "out")
     assert [r["custom_id"] for r in results] == [i.custom_id for i in items]
     assert (tally.answered, tally.failed, tally.completion_tokens) == (20, 1, 60)

@@ -17,7 +17,7 @@ import httpx2
 
 from localspec import __version__
 from localspec.api.faults import Fault
-from localspec.batch.lines import Item
+from localspec.batch.lines import CHAT_URL, Item
 from localspec.batch.results import Result, failed
 from localspec.errors import OutsideError, UsageError
 
@@ -47,6 +47,8 @@ class Endpoint:
     """Longest silence of the server within one answer."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """Body fields for requests that do not set them."""
+    system: str | None = None
+    """System prompt for conversations that have none."""
 
     @property
     def base(self) -> str:
@@ -141,6 +143,8 @@ class _Asker:
         body = self._endpoint.defaults | {"model": self._model} | item.body
         # A batch reads whole answers.
         body = {k: v for k, v in body.items() if v is not None and k not in ("stream", "stream_options")}
+        if self._endpoint.system is not None and item.url == CHAT_URL:
+            body["messages"] = _with_system(body.get("messages"), self._endpoint.system)
         response = await self._patiently("POST", item.url, body)
         try:
             answer = response.json()
@@ -188,6 +192,14 @@ class _Asker:
         if again:
             raise _Busy(f"status {response.status_code}", _wish(response.headers.get("retry-after")))
         return response
+
+
+def _with_system(messages: Any, system: str) -> Any:
+    if not isinstance(messages, list):
+        return messages
+    if any(isinstance(m, dict) and m.get("role") in ("system", "developer") for m in messages):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _wish(header: str | None) -> float | None:

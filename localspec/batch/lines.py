@@ -39,14 +39,13 @@ class Item:
     """What is wrong with the line, when it cannot be asked."""
 
 
-def read_items(data: bytes, name: str, format: Format = "auto", *, system: str | None = None) -> list[Item]:
+def read_items(data: bytes, name: str, format: Format = "auto") -> list[Item]:
     """The requests in `data`, in order; blank lines are skipped.
 
     Args:
         data: The whole input.
         name: What to call it in errors.
         format: `auto` takes JSONL for files called so and for inputs whose first line is a batch request.
-        system: System prompt of plain lines.
 
     Raises:
         UsageError: not UTF-8, a JSONL line that is not a JSON object, an id used twice, or no request.
@@ -64,7 +63,7 @@ def read_items(data: bytes, name: str, format: Format = "auto", *, system: str |
         jsonl = name.endswith((".jsonl", ".ndjson")) or _is_request(lines[0][1])
         format = "jsonl" if jsonl else "lines"
     if format == "lines":
-        return [_prompt(index, n, line, system) for index, (n, line) in enumerate(lines)]
+        return [_prompt(index, n, line) for index, (n, line) in enumerate(lines)]
     items = [_request(index, n, line, name) for index, (n, line) in enumerate(lines)]
     _refuse_twins(items, [n for n, _ in lines], name)
     return items
@@ -78,10 +77,8 @@ def _is_request(line: str) -> bool:
     return isinstance(first, dict) and ("body" in first or "custom_id" in first)
 
 
-def _prompt(index: int, number: int, line: str, system: str | None) -> Item:
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    body = {"messages": [*messages, {"role": "user", "content": line}]}
-    return _item(index, f"line-{number}", CHAT_URL, body)
+def _prompt(index: int, number: int, line: str) -> Item:
+    return _item(index, f"line-{number}", CHAT_URL, {"messages": [{"role": "user", "content": line}]})
 
 
 def _request(index: int, number: int, line: str, name: str) -> Item:

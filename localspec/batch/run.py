@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,15 @@ from localspec.batch.store import Sequencer, Store
 
 Answer = Callable[[list[Item], Callable[[Result], None]], None]
 """Answers items and hands each result over as soon as it is there."""
+Opening = Callable[[], AbstractContextManager[Answer]]
+"""Makes ready what answers, which may take a while; not called when there is nothing to ask."""
 OnProgress = Callable[[int, int], None]
 """Called with the number of finished items and of failed ones."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a batch came to. Tokens, drafts and seconds are those of this run only."""
+    """What a batch came to. Tokens, drafts and seconds are those of this run only, without the load."""
 
     requests: int
     answered: int = 0
@@ -70,9 +73,9 @@ class Tally:
 
 
 def run_into_file(
-    items: list[Item], store: Store, answer: Answer, on_progress: OnProgress, *, resume: bool
+    items: list[Item], store: Store, opening: Opening, on_progress: OnProgress, *, resume: bool
 ) -> Tally:
-    """Answer what an earlier run left open; `answer` is not called when nothing is.
+    """Answer what an earlier run left open.
 
     The store keeps what was finished whatever ends the run.
     """
@@ -82,13 +85,18 @@ def run_into_file(
         tally.failed = sum(not ok for ok in store.done.values())
         tally.answered = tally.kept - tally.failed
         open_items = [item for item in items if item.key not in store.done]
-        _run(open_items, answer, store.add, tally, on_progress)
+        _run(open_items, opening, store.add, tally, on_progress)
         store.finish()
     return tally
 
 
 def run_into_stream(
-    items: list[Item], write: Callable[[str], None], answer: Answer, on_progress: OnProgress, *, ordered: bool
+    items: list[Item],
+    write: Callable[[str], None],
+    opening: Opening,
+    on_progress: OnProgress,
+    *,
+    ordered: bool,
 ) -> Tally:
     """Answer everything and `write` each line as soon as its turn comes."""
     tally = Tally(len(items))
@@ -98,25 +106,26 @@ def run_into_stream(
         for line in sequencer.put(result.item.index, result.line()):
             write(line)
 
-    _run(items, answer, keep, tally, on_progress)
+    _run(items, opening, keep, tally, on_progress)
     return tally
 
 
 def _run(
-    items: list[Item], answer: Answer, keep: Callable[[Result], None], tally: Tally, on_progress: OnProgress
+    items: list[Item], opening: Opening, keep: Callable[[Result], None], tally: Tally, on_progress: OnProgress
 ) -> None:
     on_progress(tally.finished, tally.failed)
     if not items:
         return
-    began = time.monotonic()
+    with opening() as answer:
+        began = time.monotonic()
 
-    def take(result: Result) -> None:
-        keep(result)
-        tally.add(result)
-        tally.seconds = time.monotonic() - began
-        on_progress(tally.finished, tally.failed)
+        def take(result: Result) -> None:
+            keep(result)
+            tally.add(result)
+            tally.seconds = time.monotonic() - began
+            on_progress(tally.finished, tally.failed)
 
-    answer(items, take)
+        answer(items, take)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from localspec.cli import faults
 from localspec.errors import unknown
 
 COMMANDS = {
+    "batch": ("localspec.cli.batch", "Answer many prompts from a file, on a pair or on an endpoint."),
     "chat": ("localspec.cli.chat", "Talk with a pair: on a screen of its own, or streaming to stdout."),
     "demo": ("localspec.cli.demo", "Race the embedded pair: plain decoding against speculation."),
     "doctor": ("localspec.cli.doctor", "Say what this machine and build can do, and what is missing."),
+    "serve": ("localspec.cli.serve", "Answer OpenAI-compatible clients with a pair."),
     "paths": ("localspec.cli.paths", "Print where localspec keeps things."),
 }
 """Command name → (module whose `command` it is, its help in one line)."""

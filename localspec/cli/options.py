@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.config import SETTINGS, Config, load_config
-from localspec.config.values import Parser, from_environment, json_object, text, texts
+from localspec.config.values import Parser, from_environment, json_object, text, texts, whole
 from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
 from localspec.errors import LocalspecError, UsageError
 
@@ -98,6 +98,12 @@ def a_path(value: object) -> Path:
     return Path(text(value)).expanduser()
 
 
+def a_port(value: object) -> int:
+    """A port, or 0 for a free one, which would make no sense to keep in a file."""
+    parse = whole(0, 65535)
+    return int(parse(from_environment(parse, text(value))))
+
+
 SAME_FROM_FILE = "The same from a file."
 PAIR = (
     Option(("--target",), "pair.target", a_path, "GGUF file to answer with.", "FILE"),
@@ -161,6 +167,10 @@ REQUEST = (
     Option(("--template-arg",), "request.template_args", key_values,
            "Variable of the template (enable_thinking=false); may be given again.", "K=V", True),
 )  # fmt: skip
+LISTEN = (
+    _key("host", "ADDRESS"),
+    Option(("--port",), "app.port", a_port, "Port the server listens on; 0 takes a free one.", "N"),
+)
 
 DEFAULTS: dict[str, Any] = {
     f"{section}.{field.name}": field.default
