@@ -26,7 +26,9 @@ class Builder:
     graph: Graph = field(default_factory=Graph)
     inputs: dict[str, int] = field(default_factory=dict)
     tail: int = HOST
-    """Where the weightless operations at a block's end run: ggml moves them to the next block's accelerator."""
+    """Where the weightless operations at a block's end run: on the accelerator of the next block."""
+    core: int = HOST
+    """Where the attention itself is computed, between the projections."""
     density: float = 0.0
     """Bytes per weight of a host block whose products an accelerator computes; 0 elsewhere."""
 
@@ -39,8 +41,13 @@ class Builder:
             self.inputs[name] = self.graph.leaf(size, name)
         return self.inputs[name]
 
-    def enter(self, index: int, next_device: int) -> None:
-        """Go to a block: choose where it is computed."""
+    def enter(self, index: int, next_device: int, *, recurrent_next: bool = False) -> None:
+        """Go to a block: choose where it is computed.
+
+        Args:
+            recurrent_next: the following block fetches its state before this one's attention has ended, which
+                pulls the attention to its accelerator.
+        """
         device, placement = self.placement.blocks[index], self.placement
         borrowed = (
             device == HOST and placement.n_devices > 0 and placement.op_offload and self.t >= OFFLOAD_ROWS
@@ -50,6 +57,7 @@ class Builder:
         # a block that ends in a scale of its own (Gemma 4) ends where it is
         stays = device != HOST or self.facts.architecture == "gemma4"
         self.tail = self.graph.device if borrowed or stays else next_device
+        self.core = next_device if recurrent_next and device == HOST else self.graph.device
 
     def _density(self, index: int) -> float:
         layer = self.facts.layers[index]

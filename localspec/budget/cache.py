@@ -1,4 +1,4 @@
-"""Bytes of attention caches and recurrent states per device (llama-kv-cache.cpp, llama-memory-recurrent.cpp)."""
+"""Bytes of caches and recurrent states per device (llama-kv-cache.cpp, llama-memory-recurrent.cpp)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from localspec.budget.cache import kv_bytes, output_bytes, state_bytes
 from localspec.budget.graph import reserve
@@ -18,6 +19,11 @@ from localspec.header.facts import ModelFacts
 CELLS = 256
 _STEPS = 4
 Graph = Literal["model", "mtp", "eagle3", "dflash"]
+_HEADS: dict[str, Callable[..., Reserved]] = {
+    "mtp": reserve_mtp,
+    "eagle3": reserve_eagle3,
+    "dflash": reserve_dflash,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +51,19 @@ def _compute(
     facts: ModelFacts,
     shape: ContextShape,
     placement: Placement,
-    alignments: tuple[int, ...],
     graph: Graph,
-    taps: int,
-    nextn: bool,
-    build: Build,
+    how: dict[str, Any],
+    taps: dict[str, Any],
 ) -> Reserved:
-    if not shape.flash and graph == "model" and shape.n_ctx_seq > _STEPS * CELLS:
-        # The best-fit allocator can need less for a longer context; a budget must not.
-        shorter = [replace(shape, n_ctx_seq=shape.n_ctx_seq - step * CELLS) for step in range(_STEPS)]
-        tries = [
-            reserve(facts, s, placement, alignments=alignments, taps=taps, nextn=nextn, build=build)
-            for s in shorter
-        ]
-        peaks = tuple(max(peak) for peak in zip(*(one.peaks for one in tries), strict=True))
-        return replace(tries[0], peaks=peaks)
-    if graph == "mtp":
-        return reserve_mtp(facts, shape, placement, alignments=alignments, build=build)
-    if graph == "eagle3":
-        return reserve_eagle3(facts, shape, placement, alignments=alignments, build=build)
-    if graph == "dflash":
-        return reserve_dflash(facts, shape, placement, alignments=alignments, build=build)
-    return reserve(facts, shape, placement, alignments=alignments, taps=taps, nextn=nextn, build=build)
+    if graph in _HEADS:
+        return _HEADS[graph](facts, shape, placement, **how)
+    if shape.flash or shape.n_ctx_seq <= _STEPS * CELLS:
+        return reserve(facts, shape, placement, **how, **taps)
+    # The best-fit allocator can need less for a longer context; a budget must not.
+    shorter = [replace(shape, n_ctx_seq=shape.n_ctx_seq - step * CELLS) for step in range(_STEPS)]
+    tries = [reserve(facts, one, placement, **how, **taps) for one in shorter]
+    peaks = tuple(max(peak) for peak in zip(*(one.peaks for one in tries), strict=True))
+    return replace(tries[0], peaks=peaks)
 
 
 def footprint(
@@ -81,6 +78,7 @@ def footprint(
     nextn: bool = False,
     own_weights: bool = True,
     build: Build = CURRENT,
+    detail: bool = False,
 ) -> Footprint:
     """Memory of a model's context.
 
@@ -89,10 +87,12 @@ def footprint(
         with_nextn: nextn blocks are loaded with the weights.
         taps: block inputs kept for a drafter.
         nextn: hidden states of all rows are kept for a drafter.
+        detail: also tell which tensors fill the compute buffers.
         own_weights: False for a context whose weights are another's (MTP inside the target).
     """
     none = (0,) * (placement.n_devices + 1)
-    reserved = _compute(facts, shape, placement, alignments, graph, taps, nextn, build)
+    how = {"alignments": alignments, "build": build, "detail": detail}
+    reserved = _compute(facts, shape, placement, graph, how, {"taps": taps, "nextn": nextn})
     return Footprint(
         weights=tuple(weights(facts, placement, with_nextn=with_nextn)) if own_weights else none,
         kv=tuple(kv_bytes(facts, shape, placement, mtp=graph == "mtp", build=build)),

@@ -77,7 +77,7 @@ def _experts(b: Builder, index: int, layer: Layer, x: int, logits: int | None = 
 
 
 def _routed(b: Builder, index: int, layer: Layer, reads: tuple[int, int], size: int, label: str) -> int:
-    """One product with the routed experts; those in host memory are copied to the first accelerator, whole."""
+    """One product with the routed experts; host ones are copied to the first accelerator, whole."""
     on_host = b.density > 0 or index in b.placement.host_experts
     if not on_host:
         return b.graph.op(size, label, *reads)

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from localspec.budget.attention import GATED
 from localspec.budget.builder import OFFLOAD_ROWS, Builder
 from localspec.budget.feed_forward import feed_forward, gemma4_experts
-from localspec.budget.mixers import GATED, mixer
+from localspec.budget.mixers import mixer
 from localspec.budget.placement import Placement
 from localspec.budget.replay import HOST, Reserved, replay
 from localspec.budget.shape import CURRENT, Build, ContextShape
 from localspec.header.facts import Layer, ModelFacts
 
 F32 = 4
-EARLY_ROWS = frozenset({"qwen35", "qwen35moe", "gemma4", "gpt-oss", "nemotron_h", "nemotron_h_moe", "qwen3next",
-                        "step35", "mimo2", "deepseek4", "glm5-next", "bailingmoe3"})  # fmt: skip
+HANDS_OUT_VIEW = frozenset({*GATED, "jamba", "mamba", "mamba2"})
+"""Recurrent mixers whose result is a view, which ggml never overwrites: the residual is, instead."""
+ALL_ROWS = frozenset({
+    "bailingmoe3", "deepseek4", "gemma4", "glm5-next", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe",
+    "qwen35", "qwen35moe", "qwen3next", "step35",
+})  # fmt: skip
 """Architectures that keep all rows up to the final norm (for hidden states) and gather outputs after it."""
 
 
@@ -30,8 +35,8 @@ def _distinct(facts: ModelFacts, placement: Placement, blocks: Sequence[int]) ->
         # weight sizes matter only where weights are copied
         bytes_seen = layer.expert_tensor_bytes if block in placement.host_experts else 0
         return (
-            layer.kind, layer.n_head, layer.n_head_kv, layer.head_k, layer.head_v, layer.windowed, layer.own_kv,
-            layer.n_ff, layer.n_ff_shared, layer.experts, bytes_seen, placement.blocks[block],
+            layer.kind, layer.n_head, layer.n_head_kv, layer.head_k, layer.head_v, layer.windowed,
+            layer.own_kv, layer.n_ff, layer.n_ff_shared, layer.experts, bytes_seen, placement.blocks[block],
         )  # fmt: skip
 
     kept: list[int] = []
@@ -54,6 +59,7 @@ def reserve(
     taps: int = 0,
     nextn: bool = False,
     build: Build = CURRENT,
+    detail: bool = False,
 ) -> Reserved:
     """Compute buffers of a model's context.
 
@@ -69,7 +75,7 @@ def reserve(
             b.graph.op(F32 * facts.n_embd * b.t, "tapped block input", x, device=placement.output)
         )
     blocks = _distinct(facts, placement, range(facts.n_layer))
-    gather_late = facts.architecture in EARLY_ROWS or nextn
+    gather_late = facts.architecture in ALL_ROWS or nextn
     for position, index in enumerate(blocks):
         last = position == len(blocks) - 1 and not gather_late
         following = (
@@ -77,7 +83,7 @@ def reserve(
         )
         x = block(b, index, x, gather=last, next_device=following)
     output(b, x, gather=gather_late)
-    return replay(b.graph, alignments)
+    return replay(b.graph, alignments, detail=detail)
 
 
 def block(b: Builder, index: int, x: int, *, gather: bool, next_device: int) -> int:
@@ -88,7 +94,8 @@ def block(b: Builder, index: int, x: int, *, gather: bool, next_device: int) -> 
         next_device: where the following block or the output is.
     """
     layer, architecture = b.facts.layers[index], b.facts.architecture
-    b.enter(index, next_device)
+    following = b.facts.layers[index + 1].kind if index + 1 < b.facts.n_layer else "none"
+    b.enter(index, next_device, recurrent_next=following == "recurrent" and architecture not in GATED)
     residual = x
     pre_norm = architecture not in ("exaone4", "olmo2")
     cur = b.norm(x, "attn norm") if pre_norm else x
@@ -98,10 +105,10 @@ def block(b: Builder, index: int, x: int, *, gather: bool, next_device: int) -> 
     cur = mixer(b, index, layer, cur)
     if gather:
         cur, residual = b.gather(cur, residual)
+    if layer.kind == "recurrent" and architecture in HANDS_OUT_VIEW and not gather:
+        cur, residual = residual, cur
     if not (layer.n_ff or layer.experts):
         return b.same("block out", cur, residual, device=b.tail)
-    if layer.kind == "recurrent" and architecture in GATED:
-        cur, residual = residual, cur  # the mixer hands out a view, which is never overwritten
     middle = b.same("attn residual", cur, residual)
     if layer.experts and architecture == "gemma4":
         cur = gemma4_experts(b, index, layer, middle)

@@ -19,6 +19,7 @@ def reserve_mtp(
     *,
     alignments: tuple[int, ...],
     build: Build = CURRENT,
+    detail: bool = False,
 ) -> Reserved:
     """Context of the first nextn block: embedding and hidden state joined, one block, output matrix."""
     b = Builder(facts, shape, placement, build)
@@ -33,7 +34,7 @@ def reserve_mtp(
     cur = feed_forward(b, index, layer, g.op(size, "ffn norm", middle))
     cur = b.same("block out", cur, middle)
     output(b, cur, gather=True)
-    return replay(g, alignments)
+    return replay(g, alignments, detail=detail)
 
 
 def reserve_eagle3(
@@ -43,6 +44,7 @@ def reserve_eagle3(
     *,
     alignments: tuple[int, ...],
     build: Build = CURRENT,
+    detail: bool = False,
 ) -> Reserved:
     """Decoder of an EAGLE-3 head; it computes logits for every row of the batch."""
     b = Builder(facts, shape, placement, build)
@@ -64,7 +66,7 @@ def reserve_eagle3(
         g.kept.add(reduced)
     else:
         g.kept.add(logits)
-    return replay(g, alignments)
+    return replay(g, alignments, detail=detail)
 
 
 def reserve_dflash(
@@ -74,6 +76,7 @@ def reserve_dflash(
     *,
     alignments: tuple[int, ...],
     build: Build = CURRENT,
+    detail: bool = False,
 ) -> Reserved:
     """Block decoder of a DFlash head: all rows through all blocks and the (borrowed) output matrix."""
     b = Builder(facts, shape, placement, build)
@@ -86,4 +89,4 @@ def reserve_dflash(
     normed = b.norm(x, "final norm")
     g.kept.add(normed)
     g.kept.add(b.mm(normed, facts.n_vocab, "logits"))
-    return replay(g, alignments)
+    return replay(g, alignments, detail=detail)

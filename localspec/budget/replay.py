@@ -115,8 +115,8 @@ class Pool:
             del free[index + 1]
 
 
-def _split(graph: Graph) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int]]]:
-    """Order with copies between devices: ([(node, its sources after copying)], [(copy, original)]).
+def _split(graph: Graph) -> list[tuple[int, tuple[int, ...]]]:
+    """Order with copies between devices: (node, its sources after copying) for each.
 
     A split is a run of operations on one device. What it reads from another device is copied when the
     split starts; a copy lives on for later splits. A weight that must be copied opens a new split, so
@@ -151,7 +151,7 @@ def _split(graph: Graph) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[
             )
         else:
             plan.append((node, sources[node]))
-    return plan, []
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,67 +161,92 @@ class Reserved:
     peaks: tuple[int, ...]
     """Bytes of the compute buffer per device number."""
     largest: tuple[tuple[tuple[str, int], ...], ...]
-    """Per device: the tensors alive when the buffer was fullest, largest first."""
+    """Per device, with `detail`: the tensors alive when the buffer was fullest, largest first."""
 
 
-def replay(graph: Graph, alignments: tuple[int, ...]) -> Reserved:
+class _Allocator:
+    """State of a replay: where every tensor is, and how many readers it still has."""
+
+    def __init__(self, graph: Graph, alignments: tuple[int, ...], detail: bool) -> None:
+        self.graph = graph
+        self.plan = _split(graph)
+        self.pools = [Pool(alignment) for alignment in alignments]
+        self.readers = [0] * len(graph.sizes)
+        for _, read in self.plan:
+            for source in read:
+                self.readers[source] += 1
+        self.offsets = [-1] * len(graph.sizes)
+        self.detail = detail
+        self.live: list[dict[int, int]] = [{} for _ in alignments]
+        self.fullest: list[dict[int, int]] = [{} for _ in alignments]
+
+    def run(self) -> None:
+        graph = self.graph
+        for leaf in graph.leaves:
+            self._place(leaf)
+        for node, read in self.plan:
+            if node not in graph.external and graph.sizes[node]:
+                reused = self._overwritable(node, read) if graph.inplace[node] else -1
+                if reused >= 0:
+                    self._take_over(node, reused)
+                else:
+                    self._place(node)
+            for source in read:
+                self._done_with(source)
+
+    def _overwritable(self, node: int, read: tuple[int, ...]) -> int:
+        """A source that `node` may be written over: same size and device, no other reader, no output."""
+        graph = self.graph
+        for source in read:
+            if (
+                self.readers[source] == 1
+                and self.offsets[source] >= 0
+                and graph.sizes[source] == graph.sizes[node]
+                and source not in graph.kept
+                and graph.devices[source] == graph.devices[node]
+            ):
+                return source
+        return -1
+
+    def _place(self, node: int) -> None:
+        device, size = self.graph.devices[node], self.graph.sizes[node]
+        pool = self.pools[device]
+        before = pool.peak
+        self.offsets[node] = pool.take(size)
+        if self.detail:
+            self.live[device][node] = size
+            if pool.peak > before:
+                self.fullest[device] = dict(self.live[device])
+
+    def _take_over(self, node: int, reused: int) -> None:
+        self.offsets[node], self.offsets[reused] = self.offsets[reused], -1
+        if self.detail:
+            alive = self.live[self.graph.devices[node]]
+            alive.pop(reused, None)
+            alive[node] = self.graph.sizes[node]
+
+    def _done_with(self, source: int) -> None:
+        self.readers[source] -= 1
+        if self.readers[source] or self.offsets[source] < 0 or source in self.graph.kept:
+            return
+        device = self.graph.devices[source]
+        self.pools[device].give(self.offsets[source], self.graph.sizes[source])
+        self.offsets[source] = -1
+        if self.detail:
+            self.live[device].pop(source, None)
+
+
+def replay(graph: Graph, alignments: tuple[int, ...], *, detail: bool = False) -> Reserved:
     """Allocate the graph as ggml does.
 
     Args:
         alignments: buffer alignment in bytes per device number.
+        detail: also tell which tensors fill the buffers.
     """
-    plan, _ = _split(graph)
-    n_nodes = len(graph.sizes)
-    sizes, devices, inplace = graph.sizes, graph.devices, graph.inplace
-    children = [0] * n_nodes
-    for _, read in plan:
-        for source in read:
-            children[source] += 1
-    pools = [Pool(alignment) for alignment in alignments]
-    offsets = [-1] * n_nodes
-    live: list[dict[int, int]] = [{} for _ in alignments]
-    fullest: list[tuple[int, dict[int, int]]] = [(0, {}) for _ in alignments]
-
-    def allocate(node: int) -> None:
-        device = devices[node]
-        pool = pools[device]
-        before = pool.peak
-        offsets[node] = pool.take(sizes[node])
-        live[device][node] = sizes[node]
-        if pool.peak > before:
-            fullest[device] = (pool.peak, dict(live[device]))
-
-    for leaf in graph.leaves:
-        allocate(leaf)
-    external, kept = graph.external, graph.kept
-    for node, read in plan:
-        if node not in external and sizes[node]:
-            reused = -1
-            if inplace[node]:
-                for source in read:
-                    if (
-                        children[source] == 1
-                        and offsets[source] >= 0
-                        and sizes[source] == sizes[node]
-                        and source not in kept
-                        and devices[source] == devices[node]
-                    ):
-                        reused = source
-                        break
-            if reused >= 0:
-                offsets[node], offsets[reused] = offsets[reused], -1
-                live[devices[node]].pop(reused, None)
-                live[devices[node]][node] = sizes[node]
-            else:
-                allocate(node)
-        for source in read:
-            children[source] -= 1
-            if not children[source] and offsets[source] >= 0 and source not in kept:
-                pools[devices[source]].give(offsets[source], sizes[source])
-                offsets[source] = -1
-                live[devices[source]].pop(source, None)
+    allocator = _Allocator(graph, alignments, detail)
+    allocator.run()
     largest = tuple(
         tuple(sorted(((graph.labels[n], size) for n, size in alive.items()), key=lambda item: -item[1])[:6])
-        for _, alive in fullest
+        for alive in allocator.fullest
     )
-    return Reserved(tuple(pool.peak for pool in pools), largest)
+    return Reserved(tuple(pool.peak for pool in allocator.pools), largest)

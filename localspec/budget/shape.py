@@ -41,6 +41,8 @@ class Build:
     """`-ngl N` puts the output and N-1 blocks on the GPU (2026) instead of N blocks."""
     windowed_cache: bool = True
     """Windowed blocks have a cache of window size (from mid 2025)."""
+    rotated_caches: bool = True
+    """Quantised caches are stored rotated (from 2026)."""
     fused_glu: bool = True
     """Gate and up go through one fused operation (from mid 2025) instead of two in place."""
 

@@ -138,6 +138,8 @@ def with_estimated_bytes(
     separate = facts.own_output and not facts.tied
     output = int(rows * facts.n_embd * _BITS[output_type or by_label[1]] / 8) if separate else 0
     host = int(facts.n_vocab * facts.n_embd_per_layer * facts.n_layer * _BITS[by_label[0]] / 8)
+    if embedding + output + host > facts.size_bytes:  # not in this file after all
+        embedding = output = host = 0
     fusion = len(facts.target_layers) * facts.n_embd * (facts.target_hidden or facts.n_embd)
     body = max(facts.size_bytes - embedding - output - host - facts.n_vocab * _TOKENIZER_BYTES, 0)
     dense_bits = 2.0 if facts.file_type.upper().startswith("MXFP4") else 1.0
@@ -187,6 +189,26 @@ def _metadata(facts: Mapping[str, Any], architecture: str) -> dict[str, object]:
 def _with_window_heads(facts: ModelFacts, n_head_kv: int) -> ModelFacts:
     layers = tuple(replace(layer, n_head_kv=n_head_kv) if layer.windowed else layer for layer in facts.layers)
     return replace(facts, layers=layers)
+
+
+_MEAN_BITS = {"Q4_K": 4.85, "Q5_K": 5.7, "Q6_K": 6.56, "Q8_0": 8.5, "Q4_0": 4.6, "Q3_K": 3.9, "Q2_K": 3.0}
+
+
+def _with_widths(facts: ModelFacts) -> ModelFacts:
+    """Feed-forward widths that the row leaves out, from the file's size and its label's bits per weight."""
+    if not facts.layers or not facts.n_embd or facts.n_ff_expert or any(layer.n_ff for layer in facts.layers):
+        return facts
+    label = facts.file_type.upper().removeprefix("UD-")
+    bits = next((b for start, b in _MEAN_BITS.items() if label.startswith(start)), _BITS.get(label, 5.0))
+    matrices = facts.n_vocab * facts.n_embd * (1 if facts.tied else 2)
+    weights = (
+        facts.size_bytes * 8 / bits - matrices - sum(dense_elements(facts, layer) for layer in facts.layers)
+    )
+    if facts.n_expert:
+        share = 3 * facts.n_embd * facts.n_expert * len(facts.layers)
+        return replace(facts, n_ff_expert=max(int(weights / share), 1))
+    width = max(int(weights / (3 * facts.n_embd * len(facts.layers))), facts.n_embd)
+    return replace(facts, layers=tuple(replace(layer, n_ff=width) for layer in facts.layers))
 
 
 def _missing(facts: ModelFacts, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,4 +267,5 @@ def facts_from_catalogue(
         base_models=tuple(facts.get("base_models") or ()),
         unknown=_missing(built, facts),
     )
+    built = _with_widths(built)
     return with_estimated_bytes(built, facts.get("embedding_type"), facts.get("output_type"))

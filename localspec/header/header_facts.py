@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localspec.errors import ModelFileError
@@ -32,10 +32,6 @@ LAZY_BYTES = 4 << 30
 FEATURES = {
     "fused_qkv": "attn_qkv.weight",
     "qk_norm": "attn_q_norm.weight",
-    "post_norm": "post_attention_norm.weight",
-    "ffn_post_norm": "post_ffw_norm.weight",
-    "sinks": "attn_sinks.weight",
-    "attn_gate": "attn_gate.weight",
     "fused_experts": "ffn_gate_up_exps.weight",
     "shared_gate": "ffn_gate_inp_shexp.weight",
     "expert_bias": "exp_probs_b.bias",
@@ -45,7 +41,7 @@ FEATURES = {
     "multi_rope": "",
     "softcap": "",
     "attn_softcap": "",
-    "absorbed": "attn_k_b.weight",
+    "inner_norms": "ssm_b_norm.weight",
 }
 """Marks of the compute graph and, where there is one, the block tensor that shows it."""
 
@@ -99,13 +95,15 @@ class _Bytes:
     blocks: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     experts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     largest_expert: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    without_ffn: set[int] = field(default_factory=set)
+    """Blocks that have tensors, but no dense feed-forward ones."""
     embedding: int = 0
     output: int = 0
     host: int = 0
     unused: int = 0
 
 
-def _sort_tensors(tensors: Iterable[Tensor]) -> _Bytes:
+def _sort_tensors(tensors: Sequence[Tensor]) -> _Bytes:
     total = _Bytes()
     for tensor in tensors:
         match = _BLOCK.match(tensor.name)
@@ -127,6 +125,9 @@ def _sort_tensors(tensors: Iterable[Tensor]) -> _Bytes:
         else:
             # rope factors and projections shared by all blocks live where the first block does
             total.blocks[0] += tensor.size_bytes
+    blocks = (_BLOCK.match(tensor.name) for tensor in tensors)
+    dense = {int(match[1]) for match in blocks if match and match[2].startswith(("ffn_up.", "ffn_down."))}
+    total.without_ffn = set(total.blocks) - dense
     return total
 
 
@@ -202,7 +203,7 @@ def _layers(keys: _Keys, total: _Bytes, n_layer: int, n_blocks: int, window: int
         if isinstance(recurrent, tuple) and n < min(len(recurrent), n_layer):
             kind = "recurrent" if recurrent[n] else "attention"
         experts = bool(total.experts.get(n)) if total.embedding else n_expert > 0 and n >= dense_lead
-        dense = widths[n] if not experts or architecture == "gemma4" else 0
+        dense = widths[n] if (not experts or architecture == "gemma4") and n not in total.without_ffn else 0
         result.append(
             Layer(
                 kind=kind,  # type: ignore[arg-type]
@@ -290,7 +291,9 @@ def facts_from_header(header: Header) -> ModelFacts:
         n_expert=keys.integer("expert_count"),
         n_expert_used=keys.integer("expert_used_count"),
         n_expert_groups=keys.integer("expert_group_count"),
-        n_ff_expert=keys.integer("expert_feed_forward_length", keys.integer("feed_forward_length")),
+        n_ff_expert=keys.integer("expert_feed_forward_length", keys.integer("feed_forward_length"))
+        if keys.integer("expert_count")
+        else 0,
         tied=(output is None and "token_embd.weight" in names)
         if header.complete
         else guess_tied(architecture, n_embd),

@@ -1,0 +1,230 @@
+"""One question to the budget (pair, settings, devices) and the bytes that answer it.
+
+Applies the engine's own rules: k + 1 output rows on the target, one on a draft model, a small batch for
+heads that compute logits for every row, snapshots of recurrent states for every drafted token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from localspec.budget.contexts import Footprint, Graph, footprint, snapshots
+from localspec.budget.device import Device
+from localspec.budget.layout import ALL, place
+from localspec.budget.shape import ContextShape
+from localspec.header.facts import ModelFacts
+
+PlanDraftKind = Literal["draft", "mtp", "eagle3", "dflash", "medusa"]
+STEP = 256
+"""Contexts are whole multiples of this many cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """What a user or the engine asks for; the engine's own rules (k + 1 output rows, …) are applied here."""
+
+    n_ctx: int = 8192
+    kv: tuple[str, str] = ("f16", "f16")
+    draft_kv: tuple[str, str] = ("f16", "f16")
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    k_max: int = 16
+    flash: bool = True
+    gpu_layers: int | None = None
+    """Target layers on accelerators, the output counted as one; None = all that fit."""
+    draft_gpu_layers: int | None = None
+    n_cpu_moe: int = 0
+    n_seq: int = 1
+    unified: bool = True
+    swa_full: bool = False
+    shares: tuple[float, ...] = ()
+    """Proportion of the target per accelerator; empty = by free memory, as llama.cpp does."""
+    head_batch: int = 128
+    """Batch of EAGLE-3 and DFlash contexts, which reserve logits for every row of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlanInput:
+    """What drafts for the target."""
+
+    kind: PlanDraftKind
+    facts: ModelFacts | None = None
+    """Facts of the companion file; None when the drafter is inside the target (MTP)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The fixed part of a question."""
+
+    target: ModelFacts
+    draft: DraftPlanInput | None
+    settings: BudgetSettings
+    devices: tuple[Device, ...]
+    """Host first, then accelerators."""
+
+    @property
+    def alignments(self) -> tuple[int, ...]:
+        return tuple(device.alignment for device in self.devices)
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        return self.devices[1:]
+
+
+_cached = lru_cache(maxsize=4096)(footprint)
+
+
+def target_footprint(pair: Question, gpu_layers: int, *, detail: bool = False) -> Footprint:
+    """The target with its context."""
+    settings, facts = pair.settings, pair.target
+    kind = pair.draft.kind if pair.draft else None
+    k = settings.k_max if pair.draft else 0
+    rs = snapshots(facts, k)
+    shape = ContextShape.of(
+        settings.n_ctx,
+        n_batch=max(settings.n_batch, k + 1),
+        n_ubatch=max(settings.n_ubatch, k + 2 if rs else k + 1),
+        n_outputs_max=max(k + 1, settings.n_seq),
+        n_seq=settings.n_seq,
+        unified=settings.unified,
+        n_rs_seq=rs,
+        flash=settings.flash,
+        kv=settings.kv,
+        swa_full=settings.swa_full,
+    )
+    shares = settings.shares or tuple(float(gpu.free_bytes) for gpu in pair.gpus)
+    placement = place(
+        facts,
+        gpu_layers,
+        n_devices=len(pair.gpus),
+        shares=shares,
+        n_cpu_moe=settings.n_cpu_moe,
+        op_offload=any(gpu.op_offload for gpu in pair.gpus),
+    )
+    head = pair.draft.facts if pair.draft else None
+    taps = len(head.target_layers) if head and kind in ("eagle3", "dflash") else 0
+    inside = kind == "mtp" and head is None
+    return _cached(
+        facts,
+        shape,
+        placement,
+        alignments=pair.alignments,
+        with_nextn=inside,
+        detail=detail,
+        taps=taps,
+        nextn=kind == "mtp",
+    )
+
+
+def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None:
+    """The drafter's own context; heads and small models go to the first accelerator as a whole."""
+    settings, draft = pair.settings, pair.draft
+    if draft is None or (draft.kind == "medusa" and draft.facts is None):
+        return None
+    facts = draft.facts or pair.target
+    block = draft.kind in ("eagle3", "dflash")
+    batch = settings.head_batch if block else settings.n_ubatch
+    shape = ContextShape.of(
+        STEP if draft.kind == "medusa" else settings.n_ctx,
+        n_batch=batch if block else settings.n_batch,
+        n_ubatch=batch,
+        n_outputs_max=0 if block else settings.k_max if draft.kind == "medusa" else settings.n_seq,
+        n_seq=settings.n_seq,
+        unified=settings.unified,
+        flash=settings.flash,
+        kv=settings.draft_kv,
+        swa_full=settings.swa_full,
+    )
+    layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+    shares = (1.0,) + (0.0,) * (len(pair.gpus) - 1) if pair.gpus else ()
+    placement = place(facts, layers, n_devices=len(pair.gpus), shares=shares)
+    graphs: dict[str, Graph] = {"mtp": "mtp", "eagle3": "eagle3", "dflash": "dflash"}
+    graph = graphs.get(draft.kind, "model")
+    if graph == "mtp" and facts.n_nextn == 0:
+        graph = "model"
+    return _cached(
+        facts,
+        shape,
+        placement,
+        alignments=pair.alignments,
+        graph=graph,
+        with_nextn=True,
+        own_weights=draft.facts is not None,
+        detail=detail,
+    )
+
+
+def totals(pair: Question, gpu_layers: int) -> list[int]:
+    """Bytes the pair takes per device."""
+    totals = list(target_footprint(pair, gpu_layers).totals)
+    draft = draft_footprint(pair)
+    return [a + b for a, b in zip(totals, draft.totals, strict=True)] if draft else totals
+
+
+def room(pair: Question, gpu_layers: int, *, accelerators_only: bool = False) -> float:
+    """Smallest spare part over the devices: ≥ SPARE fits, ≥ 0 loads, below 0 does not."""
+    worst = 1.0
+    for device, needed in zip(pair.devices, totals(pair, gpu_layers), strict=True):
+        if not device.total_bytes or (accelerators_only and device.kind == "cpu"):  # RAM nobody asked about
+            continue
+        usable = device.usable_bytes
+        spare = (usable - needed) / usable if usable else (-1.0 if needed else 1.0)
+        worst = min(worst, spare)
+    return worst
+
+
+def largest_holding(low: int, high: int, spare: Callable[[int], float]) -> int:
+    """Largest number in low…high with `spare(number) ≥ 0`, for a spare that falls; low - 1 if none.
+
+    Memory is nearly linear in contexts and layers, so the next try is where a line through the bracket
+    crosses zero.
+    """
+    at_low = spare(low)
+    if at_low < 0:
+        return low - 1
+    at_high = spare(high)
+    if at_high >= 0:
+        return high
+    while high - low > 1:
+        guess = low + int((high - low) * at_low / (at_low - at_high))
+        guess = min(max(guess, low + 1), high - 1)
+        value = spare(guess)
+        if value >= 0:
+            low, at_low = guess, value
+            beyond = spare(guess + 1) if guess + 1 < high else at_high
+            if beyond < 0:
+                return guess
+            low, at_low = guess + 1, beyond
+        else:
+            high, at_high = guess, value
+            middle = spare((low + high) // 2) if high - low > 16 else -1.0
+            if middle >= 0:
+                low, at_low = (low + high) // 2, middle
+    return low
+
+
+def changed(pair: Question, **changes: object) -> Question:
+    """The same question with other settings."""
+    return replace(pair, settings=replace(pair.settings, **changes))  # type: ignore[arg-type]
+
+
+def largest_context(pair: Question, gpu_layers: int) -> int:
+    """Longest context, a multiple of 256 up to the trained length, that loads; 0 when none does."""
+    most = (pair.target.n_ctx_train or 131_072) // STEP
+    if most < 1:
+        return 0
+    steps = largest_holding(1, most, lambda n: room(changed(pair, n_ctx=n * STEP), gpu_layers))
+    return max(steps, 0) * STEP
+
+
+def most_layers(pair: Question) -> int:
+    """Most layers on accelerators that leave everything room; 0 when not even one does.
+
+    Accelerators want few layers, RAM wants many: the most that fit the accelerators are the best for RAM.
+    """
+    n_layers = len(pair.target.layers)
+    layers = largest_holding(1, n_layers, lambda n: room(pair, n, accelerators_only=True))
+    return layers if layers > 0 and room(pair, layers) >= 0 else 0
