@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual.app import App
@@ -42,11 +45,22 @@ class LocalspecApp(App[None], inherit_bindings=False):
         return self.chat
 
     def on_mount(self) -> None:
+        self._end_on_signals()
         self.set_keymap(dict(self.setup.config.keymap))
         theme = self.setup.config.theme
         if theme in self.available_themes:
             self.theme = theme
         self.theme_changed_signal.subscribe(self, lambda theme: self._remember(theme.name))
+
+    def _end_on_signals(self) -> None:
+        """Let SIGTERM and SIGHUP leave as a key does: an exception in the loop would lose the terminal."""
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP"):
+            with suppress(
+                AttributeError, NotImplementedError, RuntimeError
+            ):  # Windows, or not the main thread
+                number = getattr(signal, name)
+                loop.add_signal_handler(number, self.exit, None, 128 + number)
 
     def _remember(self, theme: str) -> None:
         try:
