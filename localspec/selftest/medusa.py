@@ -32,14 +32,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from localspec.selftest.drafts import Draft
-from localspec.selftest.targets import ROPE_BASE
-from localspec.selftest.weights import Draw, tiny_file
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from localspec.selftest.weights import tiny_file
 
 FORMAT_VERSION = 1
 
@@ -66,38 +61,3 @@ def write_medusa(path: Path, draft: Draft, *, heads: int = 4, own_lm_heads: int 
             file.vector(f"head.{head}.0.bias", width)
             if head < own_lm_heads:
                 file.matrix(f"head.{head}.lm_head", len(draft.vocab), width)
-
-
-def write_unembedding(path: Path, matrix: NDArray[Any], *, kind: int, width: int, eps: float = 1e-6) -> None:
-    """Write a model that multiplies embedding rows by `matrix`.
-
-    One llama layer with zero attention and feed-forward weights and norms of one: fed with rows x as
-    embeddings it returns `matrix · x / rms(x)`, so scale row i by `sqrt(mean(x_i²) + eps)` to undo the
-    norm. Its KV cache holds nothing of use and is cleared before each call.
-
-    Args:
-        matrix: `[n_vocab, row bytes or width]`, copied verbatim.
-        kind: ggml type of `matrix`, as `gguf.GGMLQuantizationType`.
-        width: columns of the matrix before quantisation.
-        eps: RMS epsilon.
-    """
-    import gguf
-    import numpy as np
-
-    narrow = 32
-    n_vocab = len(matrix)
-    with tiny_file(path, "llama", "unembedding", Draw(seed=0)) as file:
-        file.writer.add_tokenizer_model("none")
-        file.set(
-            vocab_size=n_vocab, context_length=512, embedding_length=width, block_count=1,
-            feed_forward_length=narrow, attention__head_count=1, attention__head_count_kv=1,
-            attention__key_length=narrow, attention__value_length=narrow, rope__dimension_count=narrow,
-            rope__freq_base=ROPE_BASE, attention__layer_norm_rms_epsilon=eps,
-        )  # fmt: skip
-        file.writer.add_tensor("token_embd.weight", matrix, raw_dtype=gguf.GGMLQuantizationType(kind))
-        for norm in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-            file.add(f"{norm}.weight", np.ones(width, np.float32))
-        for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"):
-            file.add(f"blk.0.{name}.weight", np.zeros((narrow, width), np.float32))
-        for name in ("attn_output", "ffn_down"):
-            file.add(f"blk.0.{name}.weight", np.zeros((width, narrow), np.float32))

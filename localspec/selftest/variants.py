@@ -22,10 +22,11 @@ from localspec.selftest.drafts import (
     write_dspark,
     write_eagle3,
 )
-from localspec.selftest.medusa import write_medusa, write_unembedding
+from localspec.selftest.medusa import write_medusa
 from localspec.selftest.targets import Shape, Target
 from localspec.selftest.vocab import CHAT_TEMPLATE, EIGHT, TEXT, THINKING_TEMPLATE
 from localspec.selftest.weights import Draw
+from localspec.unembedding import write_unembedding
 
 Kind = Literal["target", "eagle3", "mtp", "dflash", "medusa", "unembedding"]
 

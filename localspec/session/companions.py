@@ -30,6 +30,7 @@ from localspec.errors import EngineError, LocalspecError, PairingError
 from localspec.header import Header, read_header
 from localspec.interfaces import Companion, PairFiles
 from localspec.pairing import verdict
+from localspec.session.medusa import load_medusa
 
 if TYPE_CHECKING:
     from localspec.engine.backend.cancel import CancelFlag
@@ -157,6 +158,12 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
     return FeatureDrafter("mtp", cells, features, pair.model.n_vocab, offset=1), model.name
 
 
+def _medusa(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    judged(pair, companion)
+    notify(Loading(f"Medusa heads {companion.path.stem}", None))
+    return load_medusa(pair, companion.path)
+
+
 def _not_yet(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
     raise PairingError(f"`{companion.kind}` drafts are not supported by this version")
 
@@ -166,7 +173,7 @@ _BUILDERS: dict[str, Callable[[LoadedPair, Companion, Notify], tuple[Drafter, st
     "eagle3": _eagle3,
     "mtp": _mtp,
     "dflash": _not_yet,
-    "medusa": _not_yet,
+    "medusa": _medusa,
 }
 
 

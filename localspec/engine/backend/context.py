@@ -99,7 +99,7 @@ class Context:
         self.n_rs_seq: int = api.llama_n_rs_seq(self.handle)
         self.hidden_rows = False
         """Also return hidden states after the final norm, for decodes in which every row is an output."""
-        self._hidden_on = False
+        self.hidden_on = False
         self._arrays = _BatchArrays(api, self.n_batch, settings.n_seq_max, model.n_embd_inp)
         self._decode = native("llama_decode", ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
         self._logits = native("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
@@ -172,9 +172,9 @@ class Context:
 
     def _switch_hidden(self, on: bool) -> None:
         # With embeddings on, llama.cpp makes every row an output, so they are off while a prompt is read.
-        if on != self._hidden_on:
+        if on != self.hidden_on:
             library().llama_set_embeddings(self.handle, on)
-            self._hidden_on = on
+            self.hidden_on = on
 
     def call(self, batch: Any) -> None:
         """Run a batch that was checked and filled; see `run` for the errors."""

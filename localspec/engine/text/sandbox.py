@@ -77,6 +77,7 @@ def _tojson(
     chunks: list[str] = []
     for chunk in encoder.iterencode(value):
         budget().charge(len(chunk))
+        budget().tick()
         chunks.append(chunk)
     return "".join(chunks)
 
