@@ -22,7 +22,14 @@ from click.core import ParameterSource
 
 from localspec.config import SETTINGS, Config, load_config
 from localspec.config.values import Parser, from_environment, json_object, text, texts, whole
-from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
+from localspec.engine.settings import (
+    METHODS,
+    LoadSettings,
+    Message,
+    Request,
+    SamplingSettings,
+    SpeculationSettings,
+)
 from localspec.errors import LocalspecError, UsageError
 
 
@@ -151,7 +158,7 @@ SAMPLING = (
     Option(("--json-schema-file",), "sampling.json_schema", file_text(json_object), SAME_FROM_FILE, "FILE"),
     _key("seed", "N"),
 )
-METHOD = _key("method", "NAME")
+METHOD = replace(_key("method", "NAME"), help=f"How to draft: {', '.join(METHODS)}.")
 SPECULATION = (
     METHOD,
     _key("k", "auto|N"),
@@ -234,7 +241,7 @@ class SettingCommand(click.Command):
         rows: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             row = param.get_help_record(ctx)
-            if row is not None:
+            if row is not None and isinstance(param, click.Option):
                 section = param.fills.partition(".")[0] if isinstance(param, SettingOption) else ""
                 rows.setdefault(HEADINGS.get(section, "Options"), []).append(row)
         for heading, listed in rows.items():
