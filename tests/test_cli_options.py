@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import click
 import pytest
 
+from localspec import cli
 from localspec.cli.options import (
     DEFAULTS,
     LOAD,
@@ -20,6 +24,7 @@ from localspec.cli.options import (
     Asked,
     Option,
     SettingCommand,
+    SettingOption,
     takes,
 )
 from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
@@ -144,6 +149,26 @@ def test_every_setting_of_the_engine_has_an_option_or_a_reason() -> None:
         "request.continue_last",
         "request.cache_key",
     }
+
+
+EVERYWHERE = {"json", "quiet", "config_file"}
+"""Options that `face` and `takes` consume; their effect is tested in test_cli_chat and above."""
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_other_option_of_a_command_is_read_by_it(name: str) -> None:
+    command = importlib.import_module(cli.COMMANDS[name][0]).command
+    own = {p.name for p in command.params if not isinstance(p, SettingOption)} - EVERYWHERE
+    function = inspect.unwrap(command.callback)
+    [tree] = ast.parse(inspect.getsource(function)).body
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    passed_on = {
+        param.name
+        for param in inspect.signature(function).parameters.values()
+        if param.kind is param.VAR_KEYWORD
+    }
+    unread = own - read
+    assert not unread or passed_on & read, f"{name} never reads {sorted(unread)}"
 
 
 def test_flags_are_unique_and_aliases_fill_the_same_field() -> None:
