@@ -15,8 +15,10 @@ import pytest
 
 from localspec.download import RemoteFile, Unit, installed
 from localspec.download.part import CHUNK
+from tests.kit import downloads
 from tests.kit.fakehub import FakeHub, gguf
 
+fake = downloads.fake
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="POSIX only")
 ROOT = Path(__file__).parent.parent
 UNIT = Unit("pair", (RemoteFile("o/r", "a.gguf"),))
@@ -27,12 +29,6 @@ from localspec.download import RemoteFile, Unit, pull
 for event in pull([Unit("pair", (RemoteFile("o/r", "a.gguf"),))], Path(sys.argv[1])):
     print(type(event).__name__, getattr(getattr(event, "owner", None), "pid", ""), flush=True)
 """
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeHub]:
-    with FakeHub() as fake:
-        yield fake
 
 
 @pytest.fixture

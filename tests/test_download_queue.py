@@ -34,27 +34,21 @@ from localspec.download import (
 )
 from localspec.download.lock import FileLock, lock_path
 from localspec.errors import LocalspecError, ModelFileError, OutsideError, UsageError
+from tests.kit import downloads
 from tests.kit.fakehub import FakeHub, Fault, gguf
 
 QUICK = Policy(stall_s=10, attempts=2, backoff_s=0.01)
+fake, models = downloads.fake, downloads.models
 TARGET, DRAFT = gguf(2_000_000), gguf(300_000, seed=2)
 FILES = (RemoteFile("o/r", "t.gguf"), RemoteFile("o/d", "d.gguf"))
 UNIT = Unit("big + small", FILES)
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with FakeHub() as fake:
-        for name, value in fake.environment(tmp_path / "hf").items():
-            monkeypatch.setenv(name, value)
-        fake.push("o/r", {"t.gguf": TARGET})
-        fake.push("o/d", {"d.gguf": DRAFT})
-        yield fake
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    return tmp_path / "models"
+@pytest.fixture(autouse=True)
+def pair(fake: FakeHub) -> None:
+    """The pair is on the hub."""
+    fake.push("o/r", {"t.gguf": TARGET})
+    fake.push("o/d", {"d.gguf": DRAFT})
 
 
 def run_until(events: Iterator[Event], kind: type[Event]) -> Event:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,12 @@ import pytest
 from localspec import hub
 from localspec.errors import LocalspecError, OutsideError, PermissionDeniedError, UsageError
 from localspec.transport import Unavailable
+from tests.kit import downloads
 from tests.kit.fakehub import GOOD_TOKEN, STRANGER_TOKEN, FakeHub, Fault, gguf
 
+fake = downloads.fake
 ROOT = Path(__file__).parent.parent
 DATA = gguf(1_000_000)
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with FakeHub() as fake:
-        for name, value in fake.environment(tmp_path / "hf").items():
-            monkeypatch.setenv(name, value)
-        yield fake
 
 
 def test_listing_has_size_digest_commit_and_gating(fake: FakeHub) -> None:
