@@ -45,7 +45,7 @@ def test_every_depth_of_every_memory(name: str, rows: int) -> None:
     """Known faults 22, 25, 26: native snapshots reach back into the last decode only; else a replay."""
     prompt = random_prompt(21, LENGTH + 1, name)
     after = random_prompt(22, 1, name)
-    for keep in range(0, LENGTH):
+    for keep in range(LENGTH):
         context = exact_context(name, k_max=8)
         cells = context.sequence()
         filled(cells, prompt, rows)
