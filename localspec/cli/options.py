@@ -266,27 +266,31 @@ class Asked:
     def draft(self) -> Path | None:
         return self.given.get("pair.draft")
 
+    def effective(self) -> Config:
+        """The configuration with what was given on top.
+
+        Raises:
+            UsageError: a grammar and a JSON schema at once.
+        """
+        given = dict(self.given)
+        constraints = {"sampling.grammar", "sampling.json_schema"}
+        if constraints <= set(given):
+            raise UsageError("`--grammar` and `--json-schema` exclude each other", hint="give one of them")
+        if constraints & set(given):  # it replaces either of the configuration's
+            given = dict.fromkeys(constraints) | given
+        return self.config.with_flags(given)
+
     def load(self) -> LoadSettings:
         """Load settings: what was given, over the configuration, over the defaults."""
-        values = self.config.with_flags(self.given)
+        values = self.effective()
         settings = LoadSettings(**values.load)
         # The output rows are sized at load, so a longer fixed draft has to be known there.
         return replace(settings, k_max=max(settings.k_max, values.speculation.get("k") or 0))
 
     def request(self) -> Request:
-        """A request without the user's message: what was given, over the configuration, over the defaults.
-
-        Raises:
-            UsageError: a grammar and a JSON schema at once.
-        """
-        given = self.given
-        constraints = {"sampling.grammar", "sampling.json_schema"} & set(given)
-        if len(constraints) > 1:
-            raise UsageError("`--grammar` and `--json-schema` exclude each other", hint="give one of them")
-        if constraints:  # it replaces either of the configuration's
-            given = {"sampling.grammar": None, "sampling.json_schema": None} | dict(given)
-        values = self.config.with_flags(given)
-        own = {key.removeprefix("request."): v for key, v in given.items() if key.startswith("request.")}
+        """A request without the user's message: what was given, over the configuration, over the defaults."""
+        values = self.effective()
+        own = {key.removeprefix("request."): v for key, v in self.given.items() if key.startswith("request.")}
         system = own.pop("system", None)
         return Request(
             messages=() if system is None else (Message("system", system),),

@@ -66,7 +66,7 @@ def run_screen(files: PairFiles | None, asked: Asked, prompt: str | None, how: S
 
     return run_chat(
         make_session,
-        config=asked.config.with_flags(asked.given),
+        config=asked.effective(),
         store=ChatStore(None if how.incognito else locations().chats_db),
         initial_prompt=prompt,
         resume=how.resume,
