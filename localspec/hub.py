@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -26,7 +26,6 @@ from localspec.locations import locations
 from localspec.transport import Link, LinkExpired, Unavailable, open_bytes, origin, retry_after
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
 METADATA_TIMEOUT_S = 10.0
@@ -141,7 +140,10 @@ def list_files(repo: str, revision: str = "main") -> Listing:
     """
     _require_online(repo)
     with _translated(repo):
-        info = _api().model_info(repo, revision=revision, files_metadata=True, timeout=METADATA_TIMEOUT_S)
+        from huggingface_hub import HfApi
+
+        api = HfApi(endpoint=endpoint(), library_name="localspec", library_version=__version__)
+        info = api.model_info(repo, revision=revision, files_metadata=True, timeout=METADATA_TIMEOUT_S)
     commit, gated = info.sha or revision, bool(info.gated)
     files = tuple(
         FileMetadata(
@@ -172,8 +174,9 @@ def resolve(repo: str, path: str, revision: str) -> tuple[FileMetadata, Link]:
     hub = endpoint()
     with _translated(repo):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        headers = _headers()
+        headers = build_hf_headers(library_name="localspec", library_version=__version__)
         url = hf_hub_url(repo, path, revision=revision, endpoint=hub)
         found = get_hf_file_metadata(url, headers=headers, timeout=METADATA_TIMEOUT_S, endpoint=hub)
     etag = found.etag or ""
@@ -218,7 +221,9 @@ class HttpRangeSource:
         known = self._known(revision, file) if _COMMIT.fullmatch(revision) else None
         self.metadata = known or self._ask(repo, file, revision)
         self._kept_file = self._cache / _slug(self.metadata.commit) / f"{file}.head"
-        self._prefix = self._kept_file.read_bytes() if self._kept_file.is_file() else b""
+        self._prefix = b""
+        with suppress(OSError):  # a cache may be missing or unreadable
+            self._prefix = self._kept_file.read_bytes()
 
     @property
     def size(self) -> int:
@@ -239,8 +244,13 @@ class HttpRangeSource:
             have = len(self._prefix)
             ahead = min(max(end, self.FIRST, have + min(have, self.STEP)), self.size)
             self._prefix += self._fetch(have, ahead)
-            replace_file(self._kept_file, self._prefix)
+            self._keep(self._kept_file, self._prefix)
         return self._prefix[offset:end]
+
+    @staticmethod
+    def _keep(path: Path, data: bytes) -> None:
+        with suppress(OSError):  # a cache that cannot be written costs requests, not answers
+            replace_file(path, data)
 
     def _known(self, revision: str, file: str) -> FileMetadata | None:
         try:
@@ -259,7 +269,7 @@ class HttpRangeSource:
                 return known
             raise
         for name in {revision, metadata.commit}:
-            replace_file(self._note(name, file), json.dumps(asdict(metadata)).encode())
+            self._keep(self._note(name, file), json.dumps(asdict(metadata)).encode())
         return metadata
 
     def _fetch(self, start: int, end: int) -> bytes:
@@ -278,6 +288,8 @@ class HttpRangeSource:
         with open_bytes(self._link, start=start, end=end, stall_s=RANGE_STALL_S) as body:
             if body.content_type == "text/html" or body.total not in (None, file.size):
                 raise OutsideError(f"`{body.site}` sent something else than `{file.path}` of `{file.repo}`")
+            if not start - self.KEPT <= body.start <= start:
+                raise OutsideError(f"`{body.site}` does not serve parts of files")
             for chunk in body.chunks:
                 got += chunk
                 if body.start + len(got) >= end:
@@ -301,28 +313,12 @@ def _require_online(what: str) -> None:
         )
 
 
-def _prepare_library() -> None:
-    """Set what the library reads once, at import: no telemetry, no lines on stderr (a TUI paints there)."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-
-
-def _api() -> HfApi:
-    from huggingface_hub import HfApi
-
-    return HfApi(endpoint=endpoint(), library_name="localspec", library_version=__version__)
-
-
-def _headers() -> dict[str, str]:
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    return build_hf_headers(library_name="localspec", library_version=__version__)
-
-
 @contextmanager
 def _translated(repo: str) -> Iterator[None]:
     """Turn what the library raises about `repo` into localspec's errors."""
-    _prepare_library()
+    # Read once, at the library's import: no telemetry, and no lines on stderr, where a TUI paints.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     import httpx2
     from huggingface_hub import errors
 

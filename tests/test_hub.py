@@ -217,6 +217,14 @@ def test_a_new_commit_is_seen_and_the_network_may_be_gone_later(
         offline.read(300_000, 100_000)
 
 
+def test_a_cache_that_cannot_be_used_costs_requests_not_answers(fake: FakeHub, tmp_path: Path) -> None:
+    fake.push("o/r", {"a.gguf": DATA})
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"where the folder should be")
+    source = hub.HttpRangeSource("o/r", "a.gguf", cache=blocked)
+    assert source.read(0, 100_000) == DATA[:100_000]
+
+
 @pytest.mark.parametrize(
     "fault",
     [
