@@ -67,7 +67,7 @@ def test_the_index_grows_with_the_reply() -> None:
 
 
 def test_a_prediction_is_an_older_text() -> None:
-    """The request's prediction drafts, the reply's own text goes first, and nothing matches across the seam."""
+    """The prediction drafts, the reply's own text goes first, nothing matches across the seam."""
     assert drafted([7, 1, 2], k=3, prediction=[1, 2, 3, 4, 5]).tokens == [3, 4, 5]
     assert drafted([1, 2, 9, 1, 2], k=1, prediction=[1, 2, 3, 4]).tokens == [9]
     assert drafted([30, 8, 9], k=3, prediction=[8, 9]).tokens == [], "a prediction too short to index"

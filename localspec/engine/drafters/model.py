@@ -121,6 +121,8 @@ class ModelDrafter:
         if length - self._start + k > self._cache.n_ctx:
             self._restart(length - self._cache.n_ctx // 2)
             self.window_reads += 1
+        # Nothing new since the last draft: the newest token is read again for its row.
+        self._cache.truncate(min(self._cache.n_past, length - self._start - 1))
         behind = history.ids[self._start + self._cache.n_past :].copy()
         draft.catchup_rows = len(behind)
         head = (len(behind) - 1) // self._cache.n_batch * self._cache.n_batch
