@@ -119,15 +119,16 @@ def _adopt(
     """The first copy that proves right, used where it is."""
     for copy in copies:
         try:
+            stats = [path.stat() for path in copy.paths]  # before: a change while hashing must show
             for path, digest in zip(copy.paths, copy.digests, strict=True):
                 for event in verifying(path, digest):
                     control.check()
                     yield event
-        except ModelFileError as error:
-            yield Notice("info", f"{error.message}: not used")
+        except (ModelFileError, OSError) as error:
+            yield Notice("info", f"{error}: not used")
             continue
-        for path, part, digest in zip(copy.paths, file.parts, copy.digests, strict=True):
-            library.record(path, part, digest, copy.commit, path.stat())
+        for path, part, digest, stat in zip(copy.paths, file.parts, copy.digests, stats, strict=True):
+            library.record(path, part, digest, copy.commit, stat)
         return copy.paths
     return None
 
