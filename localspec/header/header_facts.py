@@ -23,7 +23,7 @@ from localspec.header.architecture import (
     window_pattern,
 )
 from localspec.header.facts import Layer, ModelFacts
-from localspec.header.reader import Header, Tensor
+from localspec.header.reader import Header, Tensor, printable
 
 MAX_BLOCKS = 512
 LAZY_BYTES = 4 << 30
@@ -264,7 +264,7 @@ def facts_from_header(header: Header) -> ModelFacts:
     state_r, state_s = _state(keys, n_embd, layers[0].n_head if layers else 0)
     target_layers = keys.raw("target_layers")
     facts = ModelFacts(
-        name=str(header.get("general.name") or header.name),
+        name=printable(header.get("general.name") or header.name),
         architecture=architecture,
         size_bytes=header.size_bytes,
         file_type=_label(header),

@@ -95,6 +95,12 @@ class Header:
         return self.metadata.get(key)
 
 
+def printable(text: object) -> str:
+    """Text from a file as it may stand in a message: one short line of printable characters."""
+    line = "".join(c if c.isprintable() else "\ufffd" for c in str(text)[:61])
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
 class _Short(Exception):
     """The header goes on beyond the bytes that were allowed."""
 
@@ -170,14 +176,14 @@ class _Cursor:
         if kind in _SCALARS:
             return self.scalar(kind)
         if kind != _ARRAY:
-            raise self.fail(f"key `{key}` has the unknown value type {kind}")
+            raise self.fail(f"key `{printable(key)}` has the unknown value type {kind}")
         if depth >= MAX_DEPTH:
-            raise self.fail(f"key `{key}` nests arrays too deeply")
+            raise self.fail(f"key `{printable(key)}` nests arrays too deeply")
         element = self.number("I", 4)
         count = self.number("Q", 8)
         smallest = _SCALARS[element][1] if element in _SCALARS else 8
         if count > MAX_ARRAY:
-            raise self.fail(f"key `{key}` has {count} elements")
+            raise self.fail(f"key `{printable(key)}` has {count} elements")
         if count * smallest > self.left:
             raise self.truncated()
         if not depth:
@@ -232,21 +238,21 @@ def _tensor(cursor: _Cursor, shard: int, types: dict[int, tuple[str, int, int]])
     name = cursor.text(MAX_NAME_LENGTH)
     n_dims = cursor.number("I", 4)
     if n_dims > MAX_DIMS:
-        raise cursor.fail(f"tensor `{name}` has {n_dims} dimensions")
+        raise cursor.fail(f"tensor `{printable(name)}` has {n_dims} dimensions")
     shape = tuple(cursor.number("Q", 8) for _ in range(n_dims))
     kind = cursor.number("I", 4)
     offset = cursor.number("Q", 8)
     if kind not in types:
         known = _type_name_and_size(kind)
         if known is None:
-            raise cursor.fail(f"tensor `{name}` has the unknown type {kind}")
+            raise cursor.fail(f"tensor `{printable(name)}` has the unknown type {kind}")
         types[kind] = known
     type_name, block, size = types[kind]
     elements = math.prod(shape)
     if elements > MAX_ELEMENTS or any(n > MAX_ELEMENTS for n in shape):
-        raise cursor.fail(f"tensor `{name}` has {elements} elements")
+        raise cursor.fail(f"tensor `{printable(name)}` has {elements} elements")
     if shape and shape[0] % block:
-        raise cursor.fail(f"rows of tensor `{name}` are no multiple of {block}")
+        raise cursor.fail(f"rows of tensor `{printable(name)}` are no multiple of {block}")
     return Tensor(name, shape, type_name, offset, elements // block * size, shard)
 
 
@@ -277,7 +283,7 @@ def _read_metadata(cursor: _Cursor) -> tuple[dict[str, object], dict[str, int], 
         for _ in range(n_keys):
             key = cursor.text(MAX_KEY_LENGTH)
             if key in metadata:
-                raise cursor.fail(f"key `{key}` occurs twice")
+                raise cursor.fail(f"key `{printable(key)}` occurs twice")
             metadata[key] = cursor.value(cursor.number("I", 4), key, lengths)
     except _Short:
         return metadata, lengths, n_tensors, False
@@ -291,16 +297,16 @@ def _read_tensors(
     rows = [_tensor(cursor, shard, types) for _ in range(n_tensors)]
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise cursor.fail(f"its alignment is {alignment!r}")
+        raise cursor.fail(f"its alignment is {printable(alignment)}")
     data = (cursor.position + alignment - 1) // alignment * alignment
     placed = []
     for row in rows:
         if row.offset % alignment:
-            raise cursor.fail(f"tensor `{row.name}` is not aligned")
+            raise cursor.fail(f"tensor `{printable(row.name)}` is not aligned")
         end = data + row.offset + row.size_bytes
         if end > cursor.source.size:
             raise ModelFileError(
-                f"`{cursor.name}` is truncated: `{row.name}` ends at byte {end} of {cursor.source.size}",
+                f"`{cursor.name}` is truncated: its tensors need {end} bytes, {cursor.source.size} are there",
                 hint="fetch it again with `localspec pull`",
             )
         placed.append(Tensor(row.name, row.shape, row.type, data + row.offset, row.size_bytes, shard))
@@ -323,7 +329,7 @@ def read_sources(sources: Sequence[RangeSource], name: str, *, only_first: bool 
     metadata, lengths, n_tensors, complete = _read_metadata(cursor)
     count = metadata.get("split.count", 1) or 1
     if complete and count != len(sources):
-        raise ModelFileError(f"`{name}` has {count} parts, but {len(sources)} were found")
+        raise ModelFileError(f"`{printable(name)}` has {count} parts, but {len(sources)} were found")
     tensors: list[Tensor] = []
     if complete:
         try:

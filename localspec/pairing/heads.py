@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from localspec.header.architecture import LAYER_INPUTS
 from localspec.header.kind import FileKind
-from localspec.header.reader import Header
+from localspec.header.reader import Header, printable
 from localspec.pairing.model import differing
 from localspec.pairing.result import Verdict, refuse
-from localspec.pairing.tokens import n_vocab, names, own, plain_name, texts, tokenizer_digest
+from localspec.pairing.tokens import n_vocab, names, own, plain_name, texts, tokenizer_digest, word
 
 HIDDEN_STATES = frozenset({
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4", "glm-dsa", "glm4moe",
@@ -30,9 +30,8 @@ def judge_head(target: Header, draft: Header, kind: FileKind) -> Verdict:
         return refuse(kind, *reasons)
     warnings = list(_head_warnings(target, draft, kind))
     if not native:
-        architecture = target.get("general.architecture")
         warnings.append(
-            f"llama.cpp does not expose the inner states of `{architecture}`; "
+            f"llama.cpp does not expose the inner states of `{word(target, 'general.architecture')}`; "
             "a callback reads them, which is slower on a GPU"
         )
     return Verdict("compatible", kind, (_head_reason(target, draft, kind),), tuple(warnings), native=native)
@@ -76,7 +75,8 @@ def _vocabulary_conflicts(target: Header, draft: Header, kind: FileKind) -> list
     bound = f"{draft.get('general.architecture')}.target."
     architecture, ours_is = draft.get(bound + "architecture"), target.get("general.architecture")
     if architecture and architecture != ours_is:
-        return [f"the head was trained on a `{architecture}` model, the target is `{ours_is}`"]
+        trained = f"the head was trained on a `{printable(architecture)}` model"
+        return [f"{trained}, the target is `{printable(ours_is)}`"]
     stored = draft.get(bound + "tokenizer_digest")
     if stored and stored != tokenizer_digest(target):
         return ["the head was trained with another tokenizer: its stored digest differs from the target's"]
@@ -106,7 +106,7 @@ def _tap_conflicts(target: Header, draft: Header, kind: FileKind) -> list[str]:
         return [f"the head reads block {beyond[0]}, but the target has {n_layer}"]
     architecture = target.get("general.architecture")
     if n_layer in taps and architecture not in HIDDEN_STATES:
-        return [f"the head reads the final hidden state, which `{architecture}` does not emit"]
+        return [f"the head reads the final hidden state, which `{printable(architecture)}` does not emit"]
     return []
 
 
@@ -116,10 +116,10 @@ def _nextn_conflicts(target: Header, draft: Header, kind: FileKind) -> list[str]
         return (
             []
             if ours == "gemma4"
-            else [f"a Gemma 4 assistant reads the cache of a Gemma 4 target, not of `{ours}`"]
+            else [f"a Gemma 4 assistant reads the cache of a Gemma 4 target, not of `{printable(ours)}`"]
         )
     if ours != theirs:
-        return [f"the nextn blocks are of architecture `{theirs}`, the target is `{ours}`"]
+        return [f"the nextn blocks are of a `{printable(theirs)}` model, the target is `{printable(ours)}`"]
     trunk = own(draft, "block_count"), own(draft, "nextn_predict_layers")
     n_layer = (own(target, "block_count") or 0) - (own(target, "nextn_predict_layers") or 0)
     if trunk[0] is not None and trunk[1] is not None and trunk[0] not in (trunk[1], n_layer + trunk[1]):
@@ -133,12 +133,13 @@ def _head_warnings(target: Header, draft: Header, kind: FileKind) -> list[str]:
     ours = target.get("general.name")
     if isinstance(stored, str) and isinstance(ours, str):
         if plain_name(stored) != plain_name(ours):
-            return [f"the head was trained on `{stored}`, the target is `{ours}`: acceptance will suffer"]
+            trained = f"the head was trained on `{printable(stored)}`, the target is `{printable(ours)}`"
+            return [f"{trained}: acceptance will suffer"]
         return []
     known, theirs = names(target), names(draft, head=True)
     if known and theirs and not known & theirs:
         return [
-            f"by name (`{draft.get('general.name')}`) the head may belong to another checkpoint than "
-            f"`{ours or target.name}`: a fine-tune breaks a learned head"
+            f"by name (`{word(draft, 'general.name')}`) the head may belong to another checkpoint than "
+            f"`{printable(ours or target.name)}`: a fine-tune breaks a learned head"
         ]
     return []

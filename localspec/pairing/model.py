@@ -6,7 +6,7 @@ import re
 
 from localspec.header.architecture import FULL_ATTENTION_INTERVAL, RECURRENT, SNAPSHOTS
 from localspec.header.kind import FileKind
-from localspec.header.reader import Header, Strings
+from localspec.header.reader import Header, Strings, printable
 from localspec.pairing.result import SHOWN, Difference, Status, Verdict, refuse
 from localspec.pairing.tokens import integer, other_family, own, texts
 
@@ -57,14 +57,13 @@ def differing(ours: Strings, theirs: Strings, count: int) -> tuple[list[int], tu
     if ours.raw == theirs.raw:
         return [], ()
     left, right = ours.texts(), theirs.texts()
-    ids = [n for n, (a, b) in enumerate(zip(left[:count], right[:count], strict=True)) if a != b]
-    shown = tuple(Difference(n, _show(left[n]), _show(right[n])) for n in ids[:SHOWN])
-    return ids, shown
+    pairs = zip(left[:count], right[:count], strict=True)
+    ids = [n for n, (a, b) in enumerate(pairs) if a != b]
+    return ids, tuple(Difference(n, _readable(left[n]), _readable(right[n])) for n in ids[:SHOWN])
 
 
-def _show(text: bytes) -> str:
-    readable = text.decode("utf-8", errors="replace")
-    return readable if len(readable) <= 40 else readable[:39] + "…"
+def _readable(text: bytes) -> str:
+    return printable(text.decode("utf-8", errors="replace"))
 
 
 def _real_tail(target: Header, tokens: Strings, count: int) -> int:
@@ -123,7 +122,8 @@ def _plain_reasons(
     for key in ("model", "pre"):
         ours, theirs = (h.get(f"tokenizer.ggml.{key}") for h in (target, draft))
         if ours != theirs:
-            reasons.append(f"the tokenizers are labelled `{ours}` and `{theirs}`, but their tokens agree")
+            labels = f"`{printable(ours)}` and `{printable(theirs)}`"
+            reasons.append(f"the tokenizers are labelled {labels}, but their tokens agree")
     return reasons
 
 

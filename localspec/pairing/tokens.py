@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from localspec.header.reader import Header, Strings
+from localspec.header.reader import Header, Strings, printable
 
 
 def integer(header: Header, key: str) -> int | None:
@@ -15,6 +15,11 @@ def integer(header: Header, key: str) -> int | None:
 
 def own(header: Header, key: str) -> int | None:
     return integer(header, f"{header.get('general.architecture')}.{key}")
+
+
+def word(header: Header, key: str) -> str:
+    """A text from the header as it may stand in a message."""
+    return printable(header.get(key))
 
 
 def texts(header: Header) -> Strings | None:
@@ -90,6 +95,6 @@ def other_family(target: Header, draft: Header) -> str | None:
     ours, theirs = _words(target), _words(draft)
     if ours and theirs and not ours & theirs:
         return (
-            f"the draft is called `{draft.get('general.name')}`, a name of another family than the target's"
+            f"the draft is called `{word(draft, 'general.name')}`, a name of another family than the target's"
         )
     return None

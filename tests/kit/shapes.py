@@ -95,11 +95,13 @@ def build(architecture: str, typing: Typing, **size: Any) -> Header:
 
 
 _KEYS = {
-    "n_nextn": "nextn_predict_layers", "n_head": "attention.head_count", "n_head_kv": "attention.head_count_kv",
+    "n_nextn": "nextn_predict_layers", "n_head": "attention.head_count",
+    "n_head_kv": "attention.head_count_kv",
     "head_k": "attention.key_length", "head_v": "attention.value_length", "n_ff": "feed_forward_length",
     "head_k_swa": "attention.key_length_swa", "head_v_swa": "attention.value_length_swa",
     "window": "attention.sliding_window", "window_pattern": "attention.sliding_window_pattern",
-    "n_expert": "expert_count", "n_expert_used": "expert_used_count", "n_ff_expert": "expert_feed_forward_length",
+    "n_expert": "expert_count", "n_expert_used": "expert_used_count",
+    "n_ff_expert": "expert_feed_forward_length",
     "n_ff_shared": "expert_shared_feed_forward_length", "dense_lead": "leading_dense_block_count",
     "n_expert_groups": "expert_group_count",
     "kv_lora_rank": "attention.kv_lora_rank", "q_lora_rank": "attention.q_lora_rank",
