@@ -8,7 +8,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from localspec.engine.text.gbnf import CharClass, Group, Item, Literal, Ref, Repeat, Rules, Token, parse_grammar
+from localspec.engine.text.gbnf import (
+    CharClass,
+    Group,
+    Item,
+    Literal,
+    Ref,
+    Repeat,
+    Rules,
+    Token,
+    parse_grammar,
+)
 
 Stack = tuple[Item, ...]
 """What is still to come, next item last."""
@@ -114,7 +124,7 @@ def _read(stack: Stack, char: str) -> Stack | None:
 
 def _chars(rng: random.Random) -> Iterator[str]:
     """Likely characters first, then all of them."""
-    likely = list("abcxyz0123456789 -_.\"\\/nu{}[]:,TZ\n\té漢😀ABCDEF\x00")
+    likely = list('abcxyz0123456789 -_."\\/nu{}[]:,TZ\n\té漢😀ABCDEF\x00')
     rng.shuffle(likely)
     yield from likely
     for code in range(0x110000):

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-WORDS = ("Hello", " world", "ing", " the", "th", "\n\n", "  ", "<", ">", "|>", "</", "user", "assistant", "\n")
+WORDS = (
+    "Hello",
+    " world",
+    "ing",
+    " the",
+    "th",
+    "\n\n",
+    "  ",
+    "<",
+    ">",
+    "|>",
+    "</",
+    "user",
+    "assistant",
+    "\n",
+)
 CHATML_CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -36,7 +51,7 @@ class FakeVocabulary:
         self.bos = self.id(bos) if bos else None
         self.eos = self.id(eos) if eos in controls else None
         self.eot: int | None = None
-        self.eog = frozenset([self.eos] if self.eos is not None else [])
+        self.eog = frozenset(self.id(text) for text in (eos, "<|endoftext|>") if text in controls)
         self.add_bos = add_bos
         self.add_eos = False
         self.chat_template = chat_template
@@ -56,7 +71,9 @@ class FakeVocabulary:
     def tokenize(self, text: str, *, special: bool, add_special: bool) -> list[int]:
         ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
         start_at = self._defined_from
-        marks = [p for i, p in enumerate(self._pieces[start_at:], start_at) if special or not self.is_control(i)]
+        marks = [
+            p for i, p in enumerate(self._pieces[start_at:], start_at) if special or not self.is_control(i)
+        ]
         marks.sort(key=len, reverse=True)
         data, run = text.encode(), bytearray()
         at = 0

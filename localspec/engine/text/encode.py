@@ -88,6 +88,11 @@ class ControlTexts:
             if found:
                 yield first.start(), start
 
+    def cut(self, text: str, at: int) -> int:
+        """`at`, or the start of the control text that a cut there would divide."""
+        starts = range(max(0, at - self.longest + 1), at)
+        return next((start for start in starts if start + len(self.at(text, start) or "") > at), at)
+
     def mark(self, text: str) -> str:
         """`text` such that neither it nor two texts joined end to end spell a control token."""
         text = clean(text)

@@ -35,7 +35,14 @@ _REFUSED = frozenset({
     "not", "if", "then", "else", "contains", "dependentSchemas", "dependentRequired", "dependencies",
     "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
 })  # fmt: skip
-_NOTED = ("multipleOf", "uniqueItems", "minProperties", "maxProperties", "propertyNames")
+_NOTED = {
+    "multipleOf": (1,),
+    "uniqueItems": (False,),
+    "minProperties": (0,),
+    "maxProperties": (),
+    "propertyNames": (True,),
+}
+"""Keywords that only narrow a value, with the values that narrow nothing."""
 _HINTS: dict[str, tuple[str, ...]] = {
     "object": ("properties", "required", "additionalProperties", "patternProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -133,7 +140,7 @@ class _Converter:
         for key in flat:
             if key in _REFUSED:
                 raise UsageError(f"the schema uses `{key}`, which a grammar cannot express")
-            if key in _NOTED and flat[key] not in (False, 0, 1):
+            if key in _NOTED and not any(flat[key] is harmless for harmless in _NOTED[key]):
                 self._note(f"`{key}`")
         if "choices" in flat:
             return self._choices(flat, hint)

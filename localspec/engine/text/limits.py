@@ -62,7 +62,6 @@ class Budget:
             return weight
         return known[1]
 
-
     def joined(self, left: Any, right: Any, both: Any) -> None:
         """Remember the size of two lists put together, so that building a list bit by bit stays linear."""
         self.weights[id(both)] = (both, self.weigh(left) + self.weigh(right))

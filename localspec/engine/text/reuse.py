@@ -113,7 +113,7 @@ def _shared_part(encoder: Encoder, segment: Segment, text: str) -> Segment | Non
     """The start of a reply that `text` repeats up to a control token or the end: a reply cut or trimmed."""
     if not segment.generated or MARK in segment.text:
         return None
-    shared = common_start(segment.text, text)
+    shared = encoder.controls.cut(text, common_start(segment.text, text))
     if shared < len(text) and encoder.controls.at(text, shared) is None:
         return None
     wanted, spelled = segment.text[:shared].encode(), b""

@@ -305,7 +305,7 @@ class ChatTemplate:
     def _shared(self, text: str, stable: str) -> int:
         """Where the lead begins in `text`: after what it shares with the same prompt without a lead."""
         shared = len(stable) if text.startswith(stable) else common_start(text, stable)
-        return next((a for a, b in self.encoder.controls.find_all(text) if a < shared < b), shared)
+        return self.encoder.controls.cut(text, shared)
 
     # --- ids
 
@@ -351,8 +351,11 @@ def _object_or_text(arguments: str) -> Any:
         return arguments
 
 
+_WORD = re.compile(r"[A-Za-z0-9]{3,}")
+
+
 def _dropped(chat: Sequence[Mapping[str, Any]], text: str) -> list[str]:
-    """A clause for every role of which the template left something out."""
-    plain = unmark(text)
-    roles = {m["role"] for m in chat if m["role"] in ("system", "user") and m["content"].strip() not in plain}
-    return [f"the template leaves out a {role} message" for role in sorted(roles)]
+    """A clause for every role whose last message is missing: none of its first words is in the text."""
+    words = {m["role"]: _WORD.findall(m["content"][:1000]) for m in chat if m["role"] in ("system", "user")}
+    missing = [role for role, found in words.items() if found and not any(word in text for word in found)]
+    return [f"the template leaves out the {role} message" for role in missing]
