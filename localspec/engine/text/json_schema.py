@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from localspec.engine.text import schema_leaves as leaves
 from localspec.engine.text.grammar import check_grammar
 from localspec.engine.text.reuse import common_start
-from localspec.engine.text.schema_merge import Contradiction, Schema, as_text, flatten
+from localspec.engine.text.schema_merge import Contradiction, Schema, as_text, flatten, same
 from localspec.engine.text.schema_pattern import pattern_to_gbnf
 from localspec.engine.text.schema_rules import MAX_BOUND, NOTHING, RuleBook, char_class, either, quote
 from localspec.errors import UsageError
@@ -140,7 +140,7 @@ class _Converter:
         for key in flat:
             if key in _REFUSED:
                 raise UsageError(f"the schema uses `{key}`, which a grammar cannot express")
-            if key in _NOTED and not any(flat[key] is harmless for harmless in _NOTED[key]):
+            if key in _NOTED and not any(same(flat[key], harmless) for harmless in _NOTED[key]):
                 self._note(f"`{key}`")
         if "choices" in flat:
             return self._choices(flat, hint)

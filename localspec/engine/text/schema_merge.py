@@ -127,7 +127,7 @@ def _both(key: str, a: Any, b: Any) -> Any:
     if key in ("items", "additionalProperties"):
         return False if a is False or b is False else {"allOf": [a, b]}
     if key == "enum":
-        common = [value for value in a if any(_same(value, other) for other in b)]
+        common = [value for value in a if any(same(value, other) for other in b)]
         if common:
             return common
     if key == "type":
@@ -138,7 +138,8 @@ def _both(key: str, a: Any, b: Any) -> Any:
     raise Contradiction(f"the schema combines two different values of `{key}`")
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Equal JSON values: `1` is not `true`."""
     return type(a) is type(b) and bool(a == b)
 
 
