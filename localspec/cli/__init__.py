@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": ("localspec.cli.demo", "Race the embedded pair: plain decoding against speculation."),
     "doctor": ("localspec.cli.doctor", "Say what this machine and build can do, and what is missing."),
     "serve": ("localspec.cli.serve", "Answer OpenAI-compatible clients with a pair."),
+    "export": ("localspec.cli.export", "Print the command that runs a pair on another engine."),
     "paths": ("localspec.cli.paths", "Print where localspec keeps things."),
 }
 """Command name → (module whose `command` it is, its help in one line)."""

@@ -1,0 +1,1 @@
+"""A catalogue pair as a launch command for an engine that scales past one machine."""
