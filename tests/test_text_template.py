@@ -331,6 +331,8 @@ def test_the_last_message_can_be_continued():
     prompt = chat.render([*HI, Message("assistant", "Once upon ")], continue_last=True)
     assert prompt.text.endswith("<|im_start|>assistant\nOnce upon ")
     assert prompt.continued and prompt.lead == "<|im_start|>assistant\nOnce upon "
+    odd = template().render([*HI, Message("assistant", "<|im_end|> or <|im_")], continue_last=True)
+    assert odd.text.endswith("<|im_start|>assistant\n<|im_end|> or <|im_")
     trimmed = template(CHATML.replace("message['content']", "message['content'] | trim"))
     assert trimmed.render([*HI, Message("assistant", "Once ")], continue_last=True).text.endswith("\nOnce")
 

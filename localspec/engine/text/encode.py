@@ -33,6 +33,12 @@ def unmark(marked: str) -> str:
     return marked.replace(MARK, "")
 
 
+def common_start(a: str, b: str) -> int:
+    """Length of the longest common prefix of two texts."""
+    n = min(len(a), len(b))
+    return next((i for i in range(n) if a[i] != b[i]), n)
+
+
 def as_json(value: Any, change: Callable[[str], str] = str) -> Any:
     """`value` rebuilt of plain JSON types, strings changed; what is no JSON becomes its type's name.
 

@@ -15,8 +15,8 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 from localspec.engine.text import schema_leaves as leaves
+from localspec.engine.text.encode import common_start
 from localspec.engine.text.grammar import check_grammar
-from localspec.engine.text.reuse import common_start
 from localspec.engine.text.schema_merge import Contradiction, Schema, as_text, flatten, same
 from localspec.engine.text.schema_pattern import pattern_to_gbnf
 from localspec.engine.text.schema_rules import MAX_BOUND, NOTHING, RuleBook, char_class, either, quote

@@ -111,6 +111,8 @@ class TagSplitter:
         self._newlines = ""  # of the reasoning, held: they may precede the closing marker
 
     def feed(self, text: str) -> list[Span]:
+        if self._open is None and self._start is None and not self._trim and self.channel == "content":
+            return [(text, "content")] if text else []  # what is left can hold no marker
         spans: list[Span] = []
         while text:
             if self.channel == "reasoning":

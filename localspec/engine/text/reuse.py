@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from localspec.engine.text.encode import MARK, Encoder
+from localspec.engine.text.encode import MARK, Encoder, common_start
 
 Ids = Sequence[int] | npt.NDArray[np.int32]
 
@@ -37,12 +37,6 @@ def common_prefix(a: Ids, b: Ids) -> int:
     left, right = np.asarray(a[:n], np.int32), np.asarray(b[:n], np.int32)
     differs = left != right
     return int(differs.argmax()) if differs.any() else n
-
-
-def common_start(a: str, b: str) -> int:
-    """Length of the longest common prefix of two texts."""
-    n = min(len(a), len(b))
-    return next((i for i in range(n) if a[i] != b[i]), n)
 
 
 def reply_segments(encoder: Encoder, ids: Sequence[int], end_ids: frozenset[int]) -> tuple[Segment, ...]:

@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Any
 
 from localspec.engine.settings import Message
-from localspec.engine.text.encode import MARK, Encoder, as_json, clean, unmark
+from localspec.engine.text.encode import MARK, Encoder, as_json, clean, common_start, unmark
 from localspec.engine.text.limits import LimitError
 from localspec.engine.text.reasoning import Headers, detect_reasoning
-from localspec.engine.text.reuse import Segment, common_start, reply_segments, splice
+from localspec.engine.text.reuse import Segment, reply_segments, splice
 from localspec.engine.text.sandbox import FAILURES, Program, RaisedError
 from localspec.engine.text.stream import TextStream, control_ids
 from localspec.engine.text.toolformats import ToolFormat, detect_tools
@@ -298,7 +298,7 @@ class ChatTemplate:
     def _cut_at_tag(self, text: str, final: str) -> str:
         """transformers' rule for `continue_final_message`."""
         at = text.rfind(_CONTINUE.strip())
-        if at < 0 or self.encoder.controls.mark(final).strip() not in text:
+        if at < 0 or clean(final).strip() not in unmark(text):
             raise UsageError("the model's chat template changes the last message, so it cannot be continued")
         return text[:at] if text.startswith(_CONTINUE, at) else text[:at].rstrip()
 
@@ -320,11 +320,11 @@ class ChatTemplate:
         continued: bool = False,
     ) -> Prompt:
         # Cut only where the lead starts with a control token: elsewhere tokens could span the cut.
-        clean = self.encoder.controls.at(text, lead_at) is not None
-        parts = [text[:lead_at], text[lead_at:]] if clean else [text]
+        apart = self.encoder.controls.at(text, lead_at) is not None
+        parts = [text[:lead_at], text[lead_at:]] if apart else [text]
         segments = self._with_bos(splice(self.encoder, parts, history))
         lead = text[lead_at:]
-        n_stable = sum(len(s.ids) for s in segments) - len(self.encoder.tokenize(lead, after_text=not clean))
+        n_stable = sum(len(s.ids) for s in segments) - len(self.encoder.tokenize(lead, after_text=not apart))
         return Prompt(segments, unmark(lead), n_stable, tuple(notes), chat, continued)
 
     def _with_bos(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

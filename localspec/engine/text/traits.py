@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from localspec.engine.text.reuse import common_start
+from localspec.engine.text.encode import common_start
 from localspec.engine.text.sandbox import FAILURES, Program
 
 Chat = Sequence[Mapping[str, Any]]
