@@ -19,8 +19,10 @@ from localspec.engine.events import Notice
 
 QUIET_ROUNDS = 32
 """Rounds without a draft after which speculation counts as paused."""
-PLAIN_BURST = 4
+PLAIN_BURST = 9
 """One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""
+PLAIN_INTERVAL = 500
+"""Tokens between plain samples per unit of gain, so that they cost below 2 % whatever the gain is."""
 PROBE_SHARE = 0.02
 """Most of the paused decode time that probes may spend."""
 MIN_PLAIN_TOKENS = 32
@@ -124,15 +126,8 @@ class Arm:
 
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(_PRIOR))
     costs: DraftCosts = field(default_factory=DraftCosts)
-    by_position: list[Average] = field(default_factory=list)
-    """Conditional acceptance at each draft position."""
     next_probe: int = QUIET_ROUNDS
     """Paused rounds until the next probe; doubles while probes lose."""
-
-    def chance_at(self, position: int) -> float:
-        if position < len(self.by_position) and self.by_position[position].count >= 8:
-            return self.by_position[position].value
-        return self.acceptance.mean()
 
 
 class AdaptivePolicy:
@@ -150,7 +145,8 @@ class AdaptivePolicy:
         self.arms: dict[str, Arm] = {}
         self._p_min = p_min
         self._overhead = Average()
-        self._rate = Average()
+        self._tokens = Average(step=0.03)
+        self._seconds = Average(step=0.03)
         self._last_rows = 0
         self._quiet = 0
         self._drafted_recently = 0
@@ -161,8 +157,8 @@ class AdaptivePolicy:
         self._plain_at: list[int] = []
         self._burst = 0
         self._since_plain = 0
-        self._spec_tokens = Average()
-        self._spec_seconds = Average()
+        self._spec_tokens = Average(step=0.05)
+        self._spec_seconds = Average(step=0.05)
         self._shadow: tuple[str, Draft] | None = None
 
     def begin(self) -> None:
@@ -203,7 +199,7 @@ class AdaptivePolicy:
         draft = drafter.propose(history, limit, lambda _, confidence: confidence >= self._p_min, None)
         if not len(draft):
             return None
-        chances = [arm.acceptance.chance(bucket_of(c)) for c in draft.confidences]
+        chances = [arm.acceptance.chance(bucket_of(c), i) for i, c in enumerate(draft.confidences)]
         k, ratio = self._best_k(chances, n_past, 0.0)
         if k == 0 or plain_now:
             self._declined.add(ratio)
@@ -222,7 +218,7 @@ class AdaptivePolicy:
         sampling: DraftSampling | None,
     ) -> Draft | None:
         per_token = arm.costs.per_token.value
-        chances = [arm.chance_at(i) for i in range(limit)]
+        chances = [arm.acceptance.usual(i) for i in range(limit)]
         k, ratio = self._best_k(chances, n_past, per_token)
         if k == 0:
             self._declined.add(ratio)
@@ -236,7 +232,7 @@ class AdaptivePolicy:
             nonlocal reach
             if confidence < self._p_min:
                 return False
-            reach *= arm.acceptance.chance(bucket_of(confidence))
+            reach *= arm.acceptance.chance(bucket_of(confidence), position)
             # Two rows further smooths over the kernels' steps.
             step = (self._cost(position + 3, n_past) - self._cost(position + 1, n_past)) / 2
             return position == 0 or reach > rate * (step + per_token)
@@ -274,14 +270,15 @@ class AdaptivePolicy:
         """Tokens per second that time is worth here: what the reply reaches, at least plain decoding."""
         plain = self._cost(1, n_past)
         floor = 1.0 / plain if plain > 0 else 0.0
-        return max(floor, self._rate.value)
+        reached = self._tokens.value / self._seconds.value if self._seconds.value > 0 else 0.0
+        return max(floor, reached)
 
     def _wants_plain(self, n_past: int) -> bool:
         """Whether this round should be a plain sample: bursts keep the baseline measured and cheap."""
         if self._burst > 0:
             return True
-        gain = max((self.speedup() or 2.0) - 1.0, 0.25)
-        if self._since_plain > max(128.0, 267.0 * gain):
+        gain = max(self._ratio(n_past) - 1.0, 0.25)
+        if self._since_plain > max(256.0, PLAIN_INTERVAL * gain):
             self._burst = PLAIN_BURST
             return True
         return False
@@ -305,10 +302,9 @@ class AdaptivePolicy:
         self._observe_shadow(outcome)
         if not plain:
             self._observe_acceptance(outcome)
-        if seconds > 0 and tokens and outcome.complete and self.verify.known(1):
-            self._rate.add(
-                tokens / seconds if plain is False else 1.0 / max(self._cost(1, outcome.n_past), 1e-9)
-            )
+        if seconds > 0 and tokens and outcome.complete:
+            self._tokens.add(float(tokens))
+            self._seconds.add(seconds)
         return self._pause_or_resume(plain, seconds, outcome)
 
     def _observe_costs(self, outcome: Outcome, plain: bool) -> None:
@@ -337,18 +333,14 @@ class AdaptivePolicy:
     def _observe_acceptance(self, outcome: Outcome) -> None:
         arm = self.arms[outcome.method]
         for i in range(outcome.tested):
-            accepted = i < outcome.accepted
-            arm.acceptance.observe(bucket_of(outcome.confidences[i]), accepted)
-            while len(arm.by_position) <= i:
-                arm.by_position.append(Average())
-            arm.by_position[i].add(float(accepted))
+            arm.acceptance.observe(bucket_of(outcome.confidences[i]), i, i < outcome.accepted)
 
     def _observe_shadow(self, outcome: Outcome) -> None:
         """A free proposal that was not verified still meets the token the target chose."""
         if self._shadow is not None and outcome.committed:
             name, draft = self._shadow
             self.arms[name].acceptance.observe(
-                bucket_of(draft.confidences[0]), draft.tokens[0] == outcome.committed[0]
+                bucket_of(draft.confidences[0]), 0, draft.tokens[0] == outcome.committed[0]
             )
         self._shadow = None
 
@@ -390,6 +382,10 @@ class AdaptivePolicy:
         self._plain_at = [n for n in self._plain_at[-256:] if newest - n <= PLAIN_WINDOW]
         if len(self._plain_at) < MIN_PLAIN_TOKENS:
             return None
-        plain = self._cost(1, newest)
-        spec = self._spec_tokens.value / self._spec_seconds.value
-        return spec * plain if plain > 0 else None
+        return self._ratio(newest) or None
+
+    def _ratio(self, n_past: int) -> float:
+        """Rate of drafted rounds / rate of plain ones as far as both are known, else 0."""
+        if not self._spec_seconds.count:
+            return 0.0
+        return self._spec_tokens.value / self._spec_seconds.value * self._cost(1, n_past)

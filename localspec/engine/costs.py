@@ -19,12 +19,13 @@ class Average:
 
     value: float = 0.0
     count: int = 0
+    step: float = _STEP
 
     def add(self, x: float) -> None:
         if self.count and self.value > 0:
             x = min(x, _OUTLIER * self.value)
         self.count += 1
-        self.value += max(_STEP, 1.0 / self.count) * (x - self.value)
+        self.value += max(self.step, 1.0 / self.count) * (x - self.value)
 
 
 @dataclass(slots=True)
@@ -66,12 +67,15 @@ class VerifyCosts:
         self._var += step * (dn * (n - self._mean_n) - self._var)
         self._cov += step * (dn * (t - self._mean_t) - self._cov)
 
-    @property
-    def growth(self) -> float:
-        """Relative growth of a decode's time per token of context; 0 until the context varied enough."""
+    def _growth(self, start: float, end: float) -> float:
+        """How much dearer a decode is at context `end` than at `start`; 1 until the context varied enough."""
         if self._var < 64.0**2 or self._mean_t <= 0:
-            return 0.0
-        return max(0.0, self._cov / self._var) / self._mean_t
+            return 1.0
+        slope = max(0.0, self._cov / self._var)
+        at_start = self._mean_t + slope * (start - self._mean_n)
+        at_end = self._mean_t + slope * (end - self._mean_n)
+        floor = 0.1 * self._mean_t
+        return float(max(at_end, floor) / max(at_start, floor))
 
     def known(self, rows: int) -> bool:
         return rows in self.buckets
@@ -87,15 +91,15 @@ class VerifyCosts:
         if below is None or above is None:
             nearest = below if above is None else above
             assert nearest is not None
-            scale = (rows / nearest) ** (0.8 if above is None else 0.0)
+            scale: float = (rows / nearest) ** 0.8 if above is None else 1.0
             return self._at(nearest, n_past) * scale
         low, high = self._at(below, n_past), self._at(above, n_past)
-        return low + (high - low) * (rows - below) / (above - below)
+        share: float = (rows - below) / (above - below)
+        return low + (high - low) * share
 
     def _at(self, rows: int, n_past: int) -> float:
         bucket = self.buckets[rows]
-        shift = 1.0 + self.growth * (n_past - bucket.n_past.value)
-        return bucket.seconds.value * max(shift, 0.1)
+        return bucket.seconds.value * self._growth(bucket.n_past.value, n_past)
 
 
 @dataclass(slots=True)
@@ -115,29 +119,52 @@ class DraftCosts:
 
 @dataclass(slots=True)
 class Acceptance:
-    """Chance that the target accepts a token, by confidence bucket; decayed counts over a prior."""
+    """Chance that the target accepts a token: by confidence bucket, corrected by draft position.
+
+    Decayed counts over a prior. Where confidence says little, acceptance still has a shape over positions
+    (it rarely fails at once, or never reaches far); the correction is what was accepted at a position
+    relative to what the buckets had promised there.
+    """
 
     prior: tuple[float, ...]
     prior_weight: float = 4.0
-    decay: float = 0.97
+    decay: float = 0.98
     _hits: list[float] = field(default_factory=list)
     _tries: list[float] = field(default_factory=list)
+    _hits_at: list[float] = field(default_factory=list)
+    _promised_at: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._hits = [0.0] * len(self.prior)
         self._tries = [0.0] * len(self.prior)
 
-    def observe(self, bucket: int, accepted: bool) -> None:
+    def observe(self, bucket: int, position: int, accepted: bool) -> None:
+        """A token of `bucket` at draft position `position` was judged."""
+        while len(self._hits_at) <= position:
+            self._hits_at.append(0.0)
+            self._promised_at.append(0.0)
+        self._hits_at[position] = self.decay * self._hits_at[position] + accepted
+        self._promised_at[position] = self.decay * self._promised_at[position] + self._by_bucket(bucket)
         self._hits[bucket] = self.decay * self._hits[bucket] + accepted
         self._tries[bucket] = self.decay * self._tries[bucket] + 1.0
 
-    def chance(self, bucket: int) -> float:
+    def _by_bucket(self, bucket: int) -> float:
         weight = self.prior_weight
         return (self._hits[bucket] + weight * self.prior[bucket]) / (self._tries[bucket] + weight)
 
-    def mean(self) -> float:
-        """Acceptance over all buckets as they came."""
+    def chance(self, bucket: int, position: int) -> float:
+        """Acceptance to expect, given that everything before `position` is accepted."""
+        return min(0.995, self._by_bucket(bucket) * self._correction(position))
+
+    def _correction(self, position: int) -> float:
+        if position >= len(self._hits_at):
+            return 1.0
+        weight = self.prior_weight / 2
+        return (self._hits_at[position] + weight) / (self._promised_at[position] + weight)
+
+    def usual(self, position: int) -> float:
+        """Acceptance to expect at `position` before a confidence is known."""
         tries = sum(self._tries)
         weight = self.prior_weight
-        middle = self.prior[len(self.prior) // 2]
-        return (sum(self._hits) + weight * middle) / (tries + weight)
+        mean = (sum(self._hits) + weight * self.prior[len(self.prior) // 2]) / (tries + weight)
+        return min(0.995, mean * self._correction(position))

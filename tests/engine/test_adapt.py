@@ -1,0 +1,263 @@
+"""The policy on scripted rounds: pure, deterministic, never paying more than it may for learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from localspec.engine.adapt import PROBE_SHARE, QUIET_ROUNDS, AdaptivePolicy, FixedPolicy, Outcome
+from localspec.engine.costs import Acceptance, Average, VerifyCosts
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.events import Notice
+from tests.engine.harness import ids
+
+CPU = {1: 0.010, 2: 0.017, 4: 0.026, 8: 0.045, 16: 0.070}
+"""Seconds by rows where every row costs (two cores)."""
+GPU = {1: 0.020, 2: 0.0202, 4: 0.0206, 8: 0.0215, 16: 0.034}
+"""Seconds by rows where up to eight are nearly free."""
+
+
+def seconds(table: dict[int, float], rows: int, growth: float = 0.0, n_past: int = 0) -> float:
+    costs = VerifyCosts()
+    for r, s in table.items():
+        costs.observe(r, 0, s)
+    return costs.seconds(rows, 0) * (1 + growth * n_past)
+
+
+@dataclass
+class Drafter:
+    """Right with a given probability per position, by a fixed pattern; takes a given time per token."""
+
+    name: str
+    accepts: list[int]
+    """Accepted tokens of the draft of each round, in turn."""
+    confidence: float
+    token_s: float = 0.0
+    free: bool = False
+    samples: bool = False
+    rounds: int = 0
+    proposed: list[int] = field(default_factory=list)
+
+    def reusable(self, prompt: Ids, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None: ...
+    def begin(self, history: History) -> None: ...
+    def observe(self, tokens: Ids, start: int) -> None: ...
+    def commit(self, history: History, accepted: int) -> None: ...
+    def close(self) -> None: ...
+
+    def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
+        n = 0
+        while n < k and more(n, self.confidence):
+            n += 1
+        self.proposed.append(n)
+        right = self.accepts[self.rounds % len(self.accepts)]
+        # Token 7 is what the target would say; 0 is wrong.
+        return Draft([7 if i < right else 0 for i in range(n)], [self.confidence] * n,
+                     draft_s=n * self.token_s)  # fmt: skip
+
+
+@dataclass
+class Run:
+    """Plays rounds against a cost table and adds up time and tokens."""
+
+    policy: AdaptivePolicy | FixedPolicy
+    drafters: list[Drafter]
+    table: dict[int, float]
+    growth: float = 0.0
+    tokens: int = 0
+    time: float = 0.0
+    paused_time: float = 0.0
+    paused_draft_time: float = 0.0
+    notices: list[Notice] = field(default_factory=list)
+    plain_rounds: int = 0
+
+    def play(self, tokens: int, limit: int = 16) -> Run:
+        history = History(ids([1, 2, 3]), 8192)
+        end = self.tokens + tokens
+        while self.tokens < end:
+            for drafter in self.drafters:
+                drafter.rounds += 1
+            name, draft = self.policy.draft(self.drafters, history, limit, self.tokens, None)
+            drafted = draft.tokens if draft else []
+            right = next((i for i, id in enumerate(drafted) if id != 7), len(drafted))
+            verify = seconds(self.table, len(drafted) + 1, self.growth, self.tokens)
+            draft_s = draft.draft_s if draft else 0.0
+            committed = tuple([7] * (right + 1))
+            was_paused = self.policy.paused
+            if was_paused:
+                self.paused_time += verify + draft_s
+                self.paused_draft_time += draft_s + (verify - seconds(self.table, 1) if drafted else 0.0)
+            self.notices += self.policy.observe(
+                Outcome(
+                    method=name, confidences=tuple(draft.confidences) if draft else (),
+                    tested=min(right + 1, len(drafted)), accepted=right, committed=committed,
+                    rows=len(drafted) + 1, n_past=self.tokens, draft_s=draft_s, catchup_s=0.0,
+                    catchup_rows=1 if drafted else 0, verify_s=verify, other_s=0.0,
+                )
+            )  # fmt: skip
+            self.tokens += len(committed)
+            self.time += verify + draft_s
+            self.plain_rounds += not drafted
+        return self
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.time
+
+
+def adaptive(table: dict[int, float]) -> AdaptivePolicy:
+    costs = VerifyCosts()
+    for rows, s in table.items():
+        costs.observe(rows, 0, s)
+    return AdaptivePolicy(costs)
+
+
+def best_fixed(make: type[list[Drafter]] | object, table: dict[int, float], tokens: int = 2000) -> float:
+    rates = []
+    for k in range(17):
+        drafters: list[Drafter] = make()  # type: ignore[operator]
+        rates.append(Run(FixedPolicy(k), drafters, table).play(tokens).rate)
+    return max(rates)
+
+
+PATTERNS = {
+    "good": [8, 6, 9, 4, 12, 7],
+    "fair": [2, 0, 3, 1, 4, 0, 2],
+    "poor": [0, 0, 1, 0, 0, 0, 2, 0],
+    "hopeless": [0],
+}
+
+
+@pytest.mark.parametrize("table", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("kind", ["ngram", "draft"])
+def test_it_keeps_up_with_the_best_fixed_length(table: dict[int, float], pattern: str, kind: str) -> None:
+    """Whatever the acceptance, at least 0.97 of the best fixed k (k = 0 included) over a long reply."""
+
+    def drafters() -> list[Drafter]:
+        confidence = {"good": 0.9, "fair": 0.6, "poor": 0.3, "hopeless": 0.3}[pattern]
+        free = kind == "ngram"
+        return [Drafter(kind, PATTERNS[pattern], confidence, 0.0 if free else 0.15 * table[1], free)]
+
+    run = Run(adaptive(table), drafters(), table).play(3000)
+    assert run.rate >= 0.97 * best_fixed(drafters, table), pattern
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_hopeless_draft_pauses_and_costs_next_to_nothing(free: bool) -> None:
+    """After the first 64 tokens a losing drafter may cost 3 %, and probes 2 % of the paused time."""
+    drafter = Drafter("draft", [0], 0.5, 0.004, free)
+    run = Run(adaptive(CPU), [drafter], CPU).play(64)
+    before = run.time
+    run.play(600)
+    plain = 600 * CPU[1]
+    assert plain / (run.time - before) >= 0.97
+    assert next(n.kind for n in run.notices) == "paused"
+    assert run.paused_draft_time <= 1.1 * PROBE_SHARE * run.paused_time
+
+
+def test_pausing_says_by_how_much_it_loses() -> None:
+    run = Run(adaptive(CPU), [Drafter("draft", [0], 0.5, 0.004)], CPU).play(200)
+    assert "slower than plain here (0." in run.notices[0].reason
+    nothing = Run(adaptive(CPU), [Drafter("ngram", [0], 0.5, 0.0, True)], CPU)
+    nothing.drafters[0].propose = lambda *_: Draft([], [])  # type: ignore[method-assign]
+    nothing.play(QUIET_ROUNDS + 5)
+    assert nothing.notices[0].reason == "nothing here to copy from"
+
+
+def test_it_resumes_when_the_text_turns() -> None:
+    """A free drafter is watched for nothing while paused, so a copy is noticed at once."""
+    drafter = Drafter("ngram", [0], 0.8, 0.0, True)
+    run = Run(adaptive(CPU), [drafter], CPU).play(200)
+    assert run.policy.paused
+    drafter.accepts = [10]
+    run.play(200)
+    assert not run.policy.paused
+    assert [n.kind for n in run.notices] == ["paused", "resumed"]
+    paid = Drafter("draft", [0], 0.8, 0.0005)
+    slow = Run(adaptive(GPU), [paid], GPU).play(300)
+    paid.accepts = [10]
+    slow.play(1500)
+    assert not slow.policy.paused, "probes find out for a drafter that costs time"
+
+
+def test_free_rows_are_filled_and_dear_ones_are_not() -> None:
+    """The same drafter is used longer where rows are nearly free."""
+
+    def mean_k(table: dict[int, float]) -> float:
+        drafter = Drafter("draft", PATTERNS["fair"], 0.6, 0.02 * table[1])
+        Run(adaptive(table), [drafter], table).play(1500)
+        return sum(drafter.proposed) / len(drafter.proposed)
+
+    assert mean_k(GPU) > 1.5 * mean_k(CPU)
+
+
+def test_the_speed_up_is_measured_and_follows_the_context() -> None:
+    """Unknown until 32 plain tokens were measured; then it moves when plain decoding gets dearer."""
+    policy = adaptive(GPU)
+    run = Run(policy, [Drafter("draft", [1, 2], 0.9, 0.002)], GPU, growth=1 / 2000)
+    run.play(200)
+    assert policy.speedup() is None, "nothing plain was measured yet"
+    run.play(2500)
+    early = policy.speedup()
+    assert early == pytest.approx(2.5 * 0.020 / (0.0206 + 0.004), rel=0.2)
+    assert run.plain_rounds < 0.04 * run.tokens, "the baseline is measured in bursts"
+
+
+def test_a_fixed_length_never_pauses() -> None:
+    run = Run(FixedPolicy(4), [Drafter("draft", [0], 0.5, 0.004)], CPU).play(100)
+    assert run.plain_rounds == 0 and not run.notices and run.policy.speedup() is None
+
+
+def test_decisions_replay_exactly() -> None:
+    """No clock and no chance inside: the same rounds give the same drafts."""
+    first = Drafter("draft", PATTERNS["fair"], 0.6, 0.001)
+    second = Drafter("draft", PATTERNS["fair"], 0.6, 0.001)
+    Run(adaptive(CPU), [first], CPU).play(800)
+    Run(adaptive(CPU), [second], CPU).play(800)
+    assert first.proposed == second.proposed
+
+
+def test_costs_interpolate_between_measured_rows_and_grow_with_the_context() -> None:
+    costs = VerifyCosts()
+    assert costs.seconds(4, 0) == 0.0
+    for rows, s in ((1, 0.01), (4, 0.02), (8, 0.04)):
+        costs.observe(rows, 0, s)
+    assert costs.seconds(4, 0) == 0.02
+    assert costs.seconds(6, 0) == pytest.approx(0.03)
+    assert 0.04 < costs.seconds(16, 0) <= 0.08
+    for n in range(0, 4000, 20):
+        costs.observe(1, n, 0.01 * (1 + n / 4000))
+    assert costs.seconds(1, 4000) == pytest.approx(0.02, rel=0.1)
+    assert costs.seconds(8, 4000) == pytest.approx(0.08, rel=0.15), "all row counts grow alike"
+
+
+def test_one_hiccup_does_not_move_an_average() -> None:
+    average = Average()
+    for _ in range(50):
+        average.add(1.0)
+    average.add(100.0)
+    assert average.value < 1.5
+
+
+def test_acceptance_starts_at_its_prior_and_learns() -> None:
+    acceptance = Acceptance((0.2, 0.8))
+    assert acceptance.chance(1, 0) == pytest.approx(0.8)
+    for _ in range(60):
+        acceptance.observe(1, 0, False)
+    assert acceptance.chance(1, 3) < 0.15
+    assert acceptance.chance(0, 3) == pytest.approx(0.2)
+
+
+def test_acceptance_has_a_shape_over_positions() -> None:
+    """The same confidence everywhere, but position 2 always fails: the correction learns where."""
+    acceptance = Acceptance((0.8,))
+    for _ in range(80):
+        acceptance.observe(0, 0, True)
+        acceptance.observe(0, 1, True)
+        acceptance.observe(0, 2, False)
+    assert acceptance.chance(0, 0) > 0.9 and acceptance.chance(0, 1) > 0.9
+    assert acceptance.chance(0, 2) < 0.1
