@@ -415,15 +415,26 @@ class TestTools:
                 assert reply["finish_reason"] == "stop"
             assert [r.tools for r in asked(session)] == [(), ()]
 
-    async def test_a_named_choice_offers_only_that_tool(self) -> None:
+    async def test_tools_that_the_template_does_not_show_are_told(self) -> None:
+        async with api() as (client, _):
+            reply = await client.post(CHAT, json=says("hi", tools=[WEATHER]))
+            assert "knows no tools" in reply.headers["x-localspec-warning"]
+            forced = await client.post(CHAT, json=says("hi", tools=[WEATHER], tool_choice="required"))
+            assert (forced.status_code, forced.json()["error"]["param"]) == (400, "tool_choice")
+
+    async def test_a_named_choice_offers_and_forces_only_that_tool(self) -> None:
         other = {"type": "function", "function": {"name": "other"}}
-        async with api() as (client, session):
+        async with api(self.session([CALL])) as (client, session):
             choice = {"type": "function", "function": {"name": "weather"}}
             body = says("hi", tools=[other, WEATHER], tool_choice=choice)
             assert (await client.post(CHAT, json=body)).status_code == 200
             missing = says("hi", tools=[other], tool_choice=choice)
             assert (await client.post(CHAT, json=missing)).json()["error"]["param"] == "tool_choice"
-            assert asked(session)[0].tools == (WEATHER,)
+            (request,) = asked(session)
+            assert request.tools == (WEATHER,)
+            assert request.sampling.grammar is not None and "weather" in request.sampling.grammar
+            clash = says("hi", tools=[WEATHER], tool_choice="required", grammar='root ::= "a"')
+            assert (await client.post(CHAT, json=clash)).json()["error"]["param"] == "tool_choice"
 
 
 class TestErrors:

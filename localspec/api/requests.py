@@ -22,7 +22,10 @@ from localspec.api.bodies import (
     Tool,
 )
 from localspec.api.faults import BodyError
+from localspec.api.forced import forced_call
 from localspec.engine.settings import Message, Request, SamplingSettings, SpeculationSettings
+from localspec.engine.text.toolformats import detect_tools
+from localspec.interfaces import SessionInfo
 
 COMPLETION_TOKENS = 16
 """OpenAI's default `max_tokens` of a raw completion."""
@@ -35,7 +38,7 @@ _SAMPLING = {f.name for f in fields(SamplingSettings)} - {"grammar", "json_schem
 class Ground:
     """What requests stand on: facts of the pair, defaults and limits set by whoever runs it."""
 
-    n_vocab: int
+    info: SessionInfo
     base: Request = field(default_factory=Request)
     """Sampling, speculation and template variables where the body says nothing."""
     max_tokens: int | None = None
@@ -51,10 +54,13 @@ def chat_requests(body: ChatBody, ground: Ground) -> list[Request]:
     if body.top_logprobs is not None and not body.logprobs:
         raise BodyError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     tools = wanted_tools(body)
+    offered = tuple(tool.model_dump(exclude_unset=True) | {"type": "function"} for tool in tools)
+    shared = _shared(body, ground)
     request = replace(
-        _shared(body, ground),
+        shared,
+        sampling=_with_forced_call(shared.sampling, body, offered, ground.info),
         messages=_messages(body, ground),
-        tools=tuple(t.model_dump(exclude_unset=True) | {"type": "function"} for t in tools),
+        tools=offered,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         template_args=ground.base.template_args + tuple(_template_args(body).items()),
         continue_last=_continues(body),
@@ -110,6 +116,24 @@ def wanted_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
+def _with_forced_call(
+    sampling: SamplingSettings, body: ChatBody, tools: tuple[dict[str, Any], ...], info: SessionInfo
+) -> SamplingSettings:
+    if body.tool_choice in (None, "none", "auto"):
+        return sampling
+    if body.grammar is not None or isinstance(body.response_format, JsonObjectFormat | JsonSchemaFormat):
+        raise BodyError("a forced tool call cannot follow another grammar as well", param="tool_choice")
+    format = detect_tools(info.chat_template)
+    grammar = forced_call(format.name, tools) if format is not None else None
+    if grammar is None:
+        raise BodyError(
+            f"a tool call cannot be forced in the notation of `{info.pair}`",
+            hint="use `auto`",
+            param="tool_choice",
+        )
+    return replace(sampling, grammar=grammar, json_schema=None)
+
+
 def _shared(body: GenerationBody, ground: Ground) -> Request:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return replace(
@@ -130,7 +154,7 @@ def _sampling(body: GenerationBody, ground: Ground) -> SamplingSettings:
         # Generators are keyed by 64 unsigned bits; -1 is llama.cpp's word for a random seed.
         given["seed"] = None if body.seed == -1 else body.seed % 2**64
     if body.logit_bias is not None:
-        given["logit_bias"] = tuple(_biases(body.logit_bias, ground.n_vocab))
+        given["logit_bias"] = tuple(_biases(body.logit_bias, ground.info.n_vocab))
     form = body.response_format
     if body.grammar is not None and isinstance(form, JsonObjectFormat | JsonSchemaFormat):
         raise BodyError("`grammar` and `response_format` exclude each other", param="grammar")

@@ -37,8 +37,7 @@ def answers(session: RestartableSession, items: list[Item], base: Request) -> It
     Raises:
         EngineError: the process dies again and again.
     """
-    info = session.info
-    ground = Ground(info.n_vocab, base)
+    ground = Ground(session.info, base)
     deaths = 0
     for item in items:
         result = answer(session, item, ground)

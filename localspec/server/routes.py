@@ -18,6 +18,7 @@ from localspec.api.replies import ChatCompletion, Completion, ErrorReply, Model,
 from localspec.api.requests import Ground, chat_requests, completion_requests
 from localspec.api.writers import ChatWriter, CompletionWriter, Writer
 from localspec.engine.settings import Request
+from localspec.engine.text.toolformats import detect_tools
 from localspec.errors import LocalspecError
 from localspec.interfaces import SessionInfo
 from localspec.server.dispatch import Dispatcher
@@ -108,7 +109,7 @@ class Routes:
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)
 
     def _ground(self, info: SessionInfo) -> Ground:
-        return Ground(info.n_vocab, self._settings.base, self._settings.limits.reply_tokens)
+        return Ground(info, self._settings.base, self._settings.limits.reply_tokens)
 
     def _model(self, info: SessionInfo) -> Model:
         return Model(id=info.pair, object="model", created=self._started, owned_by="localspec")
@@ -127,12 +128,8 @@ class Routes:
         writer: Writer,
     ) -> Response:
         self._metrics.ignored(body.model_extra or ())
-        headers: dict[str, str] = {}
-        if body.model and body.model not in names_of(info):
-            # The name is the client's: only what a header can carry is repeated.
-            name = body.model.encode("ascii", "replace").decode()[:100]
-            if name.isprintable():
-                headers[WARNING_HEADER] = f"model `{name}` is not loaded; served by `{info.pair}`"
+        warnings = warnings_of(body, info, requests)
+        headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
         client = body.user or (http.client.host if http.client else "")
         call = Call([Choice(request, info) for request in requests], [], writer, headers)
         call.include_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -143,6 +140,18 @@ class Routes:
             call.cancel()
             raise
         return await (stream if body.stream else answer)(http, call)
+
+
+def warnings_of(body: GenerationBody, info: SessionInfo, requests: list[Request]) -> list[str]:
+    """What the client should know although it is served, in characters that a header can carry."""
+    found: list[str] = []
+    name = (body.model or "").encode("ascii", "replace").decode()[:100]
+    if body.model and body.model not in names_of(info):
+        shown = f"model `{name}`" if name.isprintable() else "another model"
+        found.append(f"{shown} is not loaded; served by `{info.pair}`")
+    if requests[0].tools and detect_tools(info.chat_template) is None:
+        found.append("the model's template knows no tools, so it does not see them")
+    return found
 
 
 def names_of(info: SessionInfo) -> tuple[str, str]:
