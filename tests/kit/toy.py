@@ -17,7 +17,7 @@ from localspec.engine.events import Done, DoneReason, Event, Loading, Prefill, R
 from localspec.engine.settings import LoadSettings, Request
 from localspec.errors import EngineError, PromptTooLongError, UsageError
 from localspec.interfaces import PairFiles
-from tests.kit.scripted import INFO, summary
+from tests.kit.scripted import INFO, ScriptedReply, summary
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper")
 LENGTH = 24
@@ -165,3 +165,20 @@ class ToySession:
 def open_toy(files: PairFiles, load: LoadSettings, notify: Callable[[Loading], None]) -> ToySession:
     """Factory for a worker."""
     return ToySession()
+
+
+@dataclass
+class Metronome(ToySession):
+    """Says `max_tokens` words as fast as Python can, one a round: what plain decoding costs a server most."""
+
+    def reply(self, request: Request) -> ScriptedReply:  # type: ignore[override]
+        events: list[Event] = [Prefill(1, 1, 0)]
+        count = request.max_tokens or 1
+        for n in range(count):
+            events += [Token(n, " word", "content", False, "off", n), Round("off", 0, 0, 0, 1, n, 0, 0, 0, 1)]
+        return ScriptedReply([*events, Done("length", summary(count, rounds=count))])
+
+
+def open_metronome(files: PairFiles, load: LoadSettings, notify: Callable[[Loading], None]) -> Metronome:
+    """Factory for a worker."""
+    return Metronome()
