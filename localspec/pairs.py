@@ -14,7 +14,7 @@ from localspec.locations import locations
 DEMO = "demo"
 """Name of the embedded pair, known everywhere."""
 
-_DRAFT_KINDS: dict[str, DraftKind] = {
+DRAFT_KINDS: dict[str, DraftKind] = {
     "model": "draft",
     "model with nextn": "draft",
     "eagle3": "eagle3",
@@ -25,6 +25,7 @@ _DRAFT_KINDS: dict[str, DraftKind] = {
     "gemma4-assistant": "mtp",
     "medusa": "medusa",
 }
+"""What a file of each kind (`header.FileKind`) drafts as; other kinds cannot draft."""
 
 
 def resolve(
@@ -81,7 +82,7 @@ def pair_files(pair: Pair) -> PairFiles:
 
 
 def _kind(kind: str) -> DraftKind:
-    return _DRAFT_KINDS.get(kind, "draft") if kind != "draft" else "draft"
+    return DRAFT_KINDS.get(kind, "draft") if kind != "draft" else "draft"
 
 
 def on_disk(model: ModelFile, pair: Pair) -> Path:
@@ -111,6 +112,6 @@ def companion(path: Path) -> Companion:
         PairingError: it generates no text.
     """
     kind = draft_kind(read_header(path))
-    if kind not in _DRAFT_KINDS:
+    if kind not in DRAFT_KINDS:
         raise PairingError(f"`{path}` cannot draft: it is a GGUF of another purpose (`{kind}`)")
-    return Companion(_DRAFT_KINDS[kind], path)
+    return Companion(DRAFT_KINDS[kind], path)

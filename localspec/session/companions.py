@@ -21,15 +21,18 @@ from localspec.engine.backend.features import (
     target_layers,
 )
 from localspec.engine.backend.model import Model, ModelSettings, load_model
-from localspec.engine.drafters.base import Drafter, Ids
+from localspec.engine.drafters.base import Drafter
+from localspec.engine.drafters.dflash import DFlashDrafter
 from localspec.engine.drafters.features import FeatureDrafter
+from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.drafters.pair_context import PairCells
 from localspec.engine.events import Event, Loading
 from localspec.errors import EngineError, LocalspecError, PairingError
 from localspec.header import Header, read_header
 from localspec.interfaces import Companion, PairFiles
-from localspec.pairing import verdict
+from localspec.pairing import Verdict, verdict
+from localspec.pairs import DRAFT_KINDS
+from localspec.session.blocks import block_format
 from localspec.session.medusa import load_medusa
 
 if TYPE_CHECKING:
@@ -73,15 +76,18 @@ def load_weights(path: Path, role: str, settings: ModelSettings, notify: Notify,
     return load_model(path, settings, progress=progress, cancel=cancel)
 
 
-def judged(pair: LoadedPair, companion: Companion) -> Ids | None:
-    """Ids to mask, by the two headers.
+def judged(pair: LoadedPair, companion: Companion) -> Verdict:
+    """What the two headers say.
 
     Raises:
-        PairingError: the companion does not belong to the target.
+        PairingError: the companion does not belong to the target, or is something else than was said:
+            llama.cpp would abort where one kind is driven like another.
     """
     found = verdict(read_header(pair.files.target), read_header(companion.path))
     found.raise_if_refused()
-    return np.array(found.masked_ids, np.int32) if found.masked_ids else None
+    if DRAFT_KINDS.get(found.kind) != companion.kind:
+        raise PairingError(f"`{companion.path.name}` is no `{companion.kind}` file but `{found.kind}`")
+    return found
 
 
 def capture_for(files: PairFiles, model: Model) -> LayerCapture | None:
@@ -102,7 +108,7 @@ def _layers_of(header: Header) -> list[int]:
 
 def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
     """A separate model of the same vocabulary with its own context of the target's length."""
-    masked = judged(pair, companion)
+    masked = np.array(judged(pair, companion).masked_ids, np.int32)
     model = load_weights(companion.path, "draft", _placement(pair), notify, pair.cancel)
     context, close = _draft_context(pair, model, batch=pair.settings.n_batch)
     cache = context.sequence()
@@ -113,7 +119,7 @@ def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tupl
 def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
     judged(pair, companion)
     model = load_weights(companion.path, "EAGLE-3 head", _placement(pair), notify, pair.cancel)
-    context, close = _draft_context(pair, model, batch=HEAD_BATCH, outputs=HEAD_BATCH, shares=True)
+    context, close = _head_context(pair, model)
     try:
         features = _layer_features(pair, target_layers(context))
         cells = PairCells(context, close, features=features.width)
@@ -123,8 +129,45 @@ def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Dra
     return FeatureDrafter("eagle3", cells, features, pair.model.n_vocab, offset=0), model.name
 
 
+def _head_context(pair: LoadedPair, model: Model) -> tuple[Context, Callable[[], None]]:
+    """A context for a model that borrows the target's matrices, whose ids must then be the target's.
+
+    Raises:
+        PairingError: they are not; the file did not say so.
+    """
+    if model.n_vocab != pair.model.n_vocab:
+        model.close()
+        raise PairingError(
+            f"`{model.path.name}` has a vocabulary of {model.n_vocab} tokens, the target's has "
+            f"{pair.model.n_vocab}"
+        )
+    return _draft_context(pair, model, batch=HEAD_BATCH, outputs=HEAD_BATCH, shares=True)
+
+
 def _layer_features(pair: LoadedPair, layers: tuple[int, ...]) -> FeatureSource:
-    return pair.capture if pair.capture is not None else LayerInputs(pair.context, layers)
+    capture = pair.capture
+    if capture is None:
+        return LayerInputs(pair.context, layers)
+    if capture.taken or capture.layers != layers:
+        raise PairingError(
+            f"`{pair.model.architecture}` targets hide their layers: only one learned drafter can read them"
+        )
+    capture.taken = True
+    return capture
+
+
+def _dflash(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+    judged(pair, companion)
+    model = load_weights(companion.path, "DFlash drafter", _placement(pair), notify, pair.cancel)
+    context, close = _head_context(pair, model)
+    try:
+        form = block_format(read_header(companion.path), model.vocabulary.mask)
+        features = _layer_features(pair, target_layers(context))
+        cells = BlockCells(context, close, form, features=features.width, n_vocab=pair.model.n_vocab)
+    except LocalspecError:
+        close()
+        raise
+    return DFlashDrafter(cells, features), model.name
 
 
 def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
@@ -135,7 +178,10 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
         if not model.n_layer_nextn:
             raise PairingError(f"`{companion.path.name}` has no MTP layers that this llama.cpp build reads")
     else:
-        judged(pair, companion)
+        if judged(pair, companion).kind == "gemma4-assistant":
+            raise PairingError(
+                f"`{companion.path.name}` reads the target's own cache, which this version cannot drive yet"
+            )
         placement = _placement(pair, load_mtp=True)
         model, owned = load_weights(companion.path, "MTP layers", placement, notify, pair.cancel), True
     if model.n_embd_out != pair.model.n_embd_out:
@@ -164,15 +210,11 @@ def _medusa(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Dra
     return load_medusa(pair, companion.path)
 
 
-def _not_yet(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    raise PairingError(f"`{companion.kind}` drafts are not supported by this version")
-
-
 _BUILDERS: dict[str, Callable[[LoadedPair, Companion, Notify], tuple[Drafter, str]]] = {
     "draft": _draft_model,
     "eagle3": _eagle3,
     "mtp": _mtp,
-    "dflash": _not_yet,
+    "dflash": _dflash,
     "medusa": _medusa,
 }
 

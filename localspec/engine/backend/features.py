@@ -61,7 +61,7 @@ class LayerInputs:
             if layer < target.model.n_layer:
                 staging("set_embeddings_layer_inp")(target.handle, layer, True)
             elif layer == target.model.n_layer and architecture in NEXTN_ARCHITECTURES:
-                staging("set_embeddings_nextn")(target.handle, True, False)
+                emit_nextn(target, masked=False)
             else:
                 n_layer = target.model.n_layer
                 raise EngineError(f"layer {layer} of {n_layer} of a `{architecture}` target cannot be read")
@@ -83,16 +83,22 @@ class LayerCapture:
 
     Pass `self` as `cb_eval` when the target's context is created. Layer input `i` is the output of layer
     i - 1, that of layer 0 the embeddings; a decode of several micro-batches is joined.
+
+    Args:
+        most_rows: rows of the longest decode; older ones are forgotten, for nobody may be reading.
     """
 
-    def __init__(self, layers: Ints[int], n_embd: int) -> None:
+    def __init__(self, layers: Ints[int], n_embd: int, most_rows: int = 2048) -> None:
+        self.layers = tuple(layers)
+        self.taken = False
+        """Whether a drafter reads it: rows are gone once read."""
+        self._most_rows = most_rows
         self._names = {
             f"l_out-{layer - 1}".encode() if layer else b"embd": i for i, layer in enumerate(layers)
         }
         self._n_embd = n_embd
         self.width = n_embd * len(self._names)
         self._rows: list[list[Floats]] = [[] for _ in self._names]
-        self._tensor_get: Any = None
 
     def __call__(self, tensor: int, asking: bool) -> bool:
         index = self._names.get(_tensor_name(tensor))
@@ -111,7 +117,10 @@ class LayerCapture:
             ctypes.c_size_t,
         )
         get(tensor, rows.ctypes.data, 0, rows.nbytes)
-        self._rows[index].append(rows)
+        kept = self._rows[index]
+        kept.append(rows)
+        while sum(map(len, kept)) - len(kept[0]) >= self._most_rows:
+            del kept[0]
         return True
 
     def read(self, n: int) -> Floats:
@@ -137,7 +146,7 @@ class NextnRows:
         architecture = target.model.architecture
         if architecture not in NEXTN_ARCHITECTURES:
             raise EngineError(f"targets of architecture `{architecture}` emit no hidden state for MTP layers")
-        staging("set_embeddings_nextn")(target.handle, True, False)
+        emit_nextn(target, masked=False)
         self._target = target
         self.width = target.model.n_embd_out
 
@@ -146,8 +155,18 @@ class NextnRows:
 
 
 def emit_nextn(context: Context, *, masked: bool) -> None:
-    """Make a draft context return the hidden states that its next step needs."""
+    """Make a draft context return the hidden states that its next step needs.
+
+    Args:
+        masked: only those of output rows.
+    """
+    staging("get_embeddings_nextn")  # missing later would be missing too late
     staging("set_embeddings_nextn")(context.handle, True, masked)
+
+
+def set_causal(context: Context, causal: bool) -> None:
+    """Whether a row sees only the rows before it; without, a batch must fit one micro-batch."""
+    library().llama_set_causal_attn(context.handle, causal)
 
 
 def nextn_rows(context: Context, n: int, width: int) -> Floats:

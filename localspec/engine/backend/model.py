@@ -91,6 +91,7 @@ class ModelVocabulary:
         self.bos = _id_or_none(api.llama_vocab_bos(vocab))
         self.eos = _id_or_none(api.llama_vocab_eos(vocab))
         self.eot = _id_or_none(api.llama_vocab_eot(vocab))
+        self.mask = _id_or_none(api.llama_vocab_mask(vocab))
         self.add_bos = bool(api.llama_vocab_get_add_bos(vocab))
         self.add_eos = bool(api.llama_vocab_get_add_eos(vocab))
         self.has_text = api.llama_vocab_type(vocab) != api.LLAMA_VOCAB_TYPE_NONE
