@@ -134,8 +134,7 @@ class Loop:
         error: str | None = None
         try:
             yield from self._prefill(prompt, stable)
-            for drafter in self._drafters:
-                drafter.begin(history)
+            self._tell(lambda drafter: drafter.begin(history))
             self.stats.prefill_s = self._clock.busy() - started
             reason = yield from self._rounds(history, started)
         except DecodeAborted:
@@ -173,12 +172,16 @@ class Loop:
     def _decode_target(self, tokens: Ids, outputs: int) -> Any:
         start = self._target.n_past
         rows = self._target.decode(tokens, outputs)
+        self._tell(lambda drafter: drafter.observe(tokens, start))
+        return rows
+
+    def _tell(self, what: Callable[[Drafter], None]) -> None:
+        """Let every drafter know; one that cannot go on costs the drafts, not the reply."""
         try:
             for drafter in self._drafters:
-                drafter.observe(tokens, start)
+                what(drafter)
         except EngineError as failure:
             self._drop_drafters(failure)
-        return rows
 
     def _drop_drafters(self, failure: EngineError) -> None:
         """Go on without drafts and say so; with `require` a failing drafter ends the reply."""
@@ -331,8 +334,7 @@ class Loop:
         """Bring caches, counters and the policy to the last committed token, however the round ended."""
         self._control.acknowledge()
         self._target.truncate(min(state.base + len(state.committed), self._target.n_past))
-        for drafter in self._drafters:
-            drafter.commit(history, state.accepted if drafter is state.drafter else 0)
+        self._tell(lambda drafter: drafter.commit(history, state.accepted if drafter is state.drafter else 0))
         draft = state.draft
         drafted = len(draft) if draft is not None else 0
         draft_s = draft.draft_s + draft.catchup_s if draft is not None else 0.0
