@@ -33,14 +33,21 @@ class Action:
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("app.help", "Help: keys, commands and the focused part", "f1", "help", footer="help"),
-    Action("models.open", "Choose a model pair", "f2", "models", footer="models"),
-    Action("spec.toggle", "Speculation on or off, from the next reply", "f3", "spec", footer="spec"),
-    Action("spec.marks", "Token view: show which tokens were drafted", "f4", "marks", footer="marks"),
-    Action("reply.regenerate", "Write the last reply again", "f5", "regenerate", footer="again"),
-    Action("chats.open", "Chats: list, search, rename, delete, export", "f6", "chats", footer="chats"),
-    Action("settings.open", "Settings of this chat and of the model", "f7", "settings", footer="settings"),
-    Action("view.statistics", "Statistics pane", "f8", "statistics", footer="stats"),
+    *(
+        Action(
+            id_, title, keys, slash, footer=footer, priority=True
+        )  # the prompt has its own use of F6 and F7
+        for id_, title, keys, slash, footer in (
+            ("app.help", "Help: keys, commands and the focused part", "f1", "help", "help"),
+            ("models.open", "Choose a model pair", "f2", "models", "models"),
+            ("spec.toggle", "Speculation on or off, from the next reply", "f3", "spec", "spec"),
+            ("spec.marks", "Token view: show which tokens were drafted", "f4", "marks", "marks"),
+            ("reply.regenerate", "Write the last reply again", "f5", "regenerate", "again"),
+            ("chats.open", "Chats: list, search, rename, delete, export", "f6", "chats", "chats"),
+            ("settings.open", "Settings of this chat and of the model", "f7", "settings", "settings"),
+            ("view.statistics", "Statistics pane", "f8", "statistics", "stats"),
+        )
+    ),
     Action("app.log", "Log of the model process", "f9", "log"),
     Action("reply.stop", "Stop the reply or the load", "escape", "stop"),
     Action("reply.continue", "Carry on the last reply where it ended", "", "continue"),

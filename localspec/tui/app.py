@@ -29,7 +29,7 @@ class LocalspecApp(App[None], inherit_bindings=False):
     TITLE = "localspec"
     COMMANDS = {ActionProvider}  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = False
-    """Its key comes from the action table, like all others."""
+    """Its key would not come from the action table; `app.palette` opens it."""
     BINDINGS = [  # noqa: RUF012
         Binding(a.keys, f"run('{a.id}')", a.title, show=False, priority=a.priority, id=a.id)
         for a in ACTIONS

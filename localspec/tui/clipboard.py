@@ -45,8 +45,13 @@ def system_command(environ: Mapping[str, str], which: Callable[[str], str | None
     """The program that owns this desktop's clipboard, or None."""
     if "SSH_CONNECTION" in environ:
         return None  # it would be the clipboard of the far machine
-    candidates = [(["pbcopy"], True), (["clip.exe"], True)]
-    candidates.append((["wl-copy"], "WAYLAND_DISPLAY" in environ))
-    candidates.append((["xclip", "-selection", "clipboard"], "DISPLAY" in environ))
-    candidates.append((["xsel", "--clipboard", "--input"], "DISPLAY" in environ))
-    return next((command for command, usable in candidates if usable and which(command[0])), None)
+    wayland, x11 = "WAYLAND_DISPLAY" in environ, "DISPLAY" in environ
+    candidates = (
+        (True, ["pbcopy"]), (True, ["clip.exe"]), (wayland, ["wl-copy"]),
+        (x11, ["xclip", "-selection", "clipboard"]), (x11, ["xsel", "--clipboard", "--input"]),
+    )  # fmt: skip
+    for usable, (name, *options) in candidates:
+        found = which(name) if usable else None
+        if found is not None:
+            return [found, *options]
+    return None

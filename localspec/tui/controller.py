@@ -111,11 +111,11 @@ class Controller:
         if session is not None:
             session.close()
 
-    def take(self) -> list[Event]:
-        """All events that arrived since the last call."""
+    def take(self, limit: int) -> list[Event]:
+        """At most `limit` of the events that arrived since the last call, in order."""
         self._told = False
-        events = []
-        while self.inbox:
+        events: list[Event] = []
+        while self.inbox and len(events) < limit:
             events.append(self.inbox.popleft())
         return events
 

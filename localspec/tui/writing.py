@@ -5,6 +5,7 @@ Belongs to a chat screen, which it asks for its view, prompt and banner.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from localspec.engine.events import Done, Event, Notice, Text, Token
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
 AUTOSAVE_S = 5.0
+FLUSH_EVENTS = 256
+"""Most events drawn at once: a burst of thousands must not keep a key waiting."""
 SHORTEST_WAIT_S = 0.001
 
 
@@ -55,7 +58,7 @@ class ReplyWriter:
         self._flush_due = False
         started = screen.clock()
         done: Done | None = None
-        for event in screen.controller.take():
+        for event in screen.controller.take(FLUSH_EVENTS):
             self._observe(event)
             done = event if isinstance(event, Done) else done
         view = screen.view.view_of(self._growing) if self._growing else None
@@ -67,7 +70,12 @@ class ReplyWriter:
             self._saved_at = screen.clock()
             screen.conversation.save_reply()
         screen.refresh_status()
-        screen.call_after_refresh(lambda: self._pacer.spent(screen.clock() - started))
+        screen.call_after_refresh(lambda: self._drawn(screen.clock() - started))
+
+    def _drawn(self, seconds: float) -> None:
+        self._pacer.spent(seconds)
+        if self._screen.controller.inbox:
+            self.schedule()
 
     def _observe(self, event: Event) -> None:
         """Count an event; add its text to the reply."""
@@ -129,7 +137,7 @@ class ReplyWriter:
 
     def settle(self) -> None:
         """The program ends: keep what the running reply has said so far."""
-        for event in self._screen.controller.take():
+        for event in self._screen.controller.take(sys.maxsize):
             if isinstance(event, Token | Text) and self._growing is not None:
                 self._growing.transcript.add(event)
         if self._growing is not None:

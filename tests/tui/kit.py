@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
-from textual.widget import Widget
 
 from localspec.config import Config
 from localspec.engine.events import Done, Event, Loading, Notice, Prefill, Round, Token
@@ -141,7 +140,10 @@ class Chat:
             await self.pilot.pause(0.01)
 
     async def wait_text(self, text: str, within_s: float = 5.0) -> None:
-        await self.wait(lambda: text in self.text(), f"`{text}` on the screen", within_s)
+        """Wait for a text on the screen, or in a toast, which wraps it."""
+        await self.wait(
+            lambda: text in self.text() or text in self.toasts(), f"`{text}` on the screen", within_s
+        )
 
     async def ready(self) -> None:
         await self.wait(lambda: self.screen.controller.state == "ready", "ready")
@@ -164,16 +166,18 @@ class Chat:
         )
         await self.pilot.pause()
 
-    def text(self, widget: Widget | None = None) -> str:
+    def toasts(self) -> str:
+        """What is said in passing now."""
+        return "\n".join(notification.message for notification in self.app._notifications)
+
+    def text(self) -> str:
         """What is on the screen, as text."""
         return screen_text(self.app)
 
 
 def screen_text(app: LocalspecApp) -> str:
     """The whole terminal as lines of text, dialogs and toasts included."""
-    width, height = app.size
-    strips = app.screen._compositor.render_strips(app.screen.size)
-    return "\n".join(strip.text.rstrip() for strip in strips[:height])
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips(app.screen.size))
 
 
 def config(folder: Path, **values: Any) -> Config:

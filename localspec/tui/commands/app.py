@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual.command import CommandPalette
+
 from localspec.tui.clipboard import copy
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
@@ -24,7 +26,7 @@ def log(screen: ChatScreen, argument: str) -> None:
 
 
 def palette(screen: ChatScreen, argument: str) -> None:
-    screen.app.action_command_palette()
+    screen.app.push_screen(CommandPalette(id="--command-palette"))
 
 
 def interrupt(screen: ChatScreen, argument: str) -> None:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def statistics(screen: ChatScreen, argument: str) -> None:
-    pane = screen.query_one("#statistics")
-    pane.display = not pane.display
+    screen.toggle_class("statistics")
 
 
 async def marks(screen: ChatScreen, argument: str) -> None:

@@ -95,7 +95,6 @@ class ChatScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     async def on_mount(self) -> None:
-        self.query_one("#statistics").display = False
         if self.setup.resume is not None:
             self.conversation = Conversation.resume(
                 self.setup.store, self.setup.resume, self.setup.chat_settings
@@ -323,6 +322,5 @@ class ChatScreen(Screen[None]):
         self.query_one("#status", StatusBar).status = status_of(
             self.controller, self.live, self.spec, loading=self._loading
         )
-        pane = self.query_one("#statistics", StatisticsPane)
-        if pane.display:
-            pane.show(self.live, self.controller.info)
+        if self.has_class("statistics"):
+            self.query_one("#statistics", StatisticsPane).show(self.live, self.controller.info)

@@ -6,7 +6,10 @@ A part lays the screen out again only when its height changes: while a line grow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
 from textual.content import Content
 from textual.geometry import Size
 from textual.highlight import highlight
@@ -85,8 +88,17 @@ class CodePart(PartView):
 
     def draw(self, width: int) -> Content:
         code = visible(self.part.source).expandtabs(TAB)
-        # Without a name highlight() would guess the language by trying every lexer: 100 ms.
-        return highlight(code, language=self.part.language or "text")
+        return highlight(code, language=lexer_name(self.part.language))
+
+
+@cache
+def lexer_name(language: str) -> str:
+    """The language if Pygments knows it, else `text`: asking for an unknown or no name costs 60-100 ms."""
+    try:
+        get_lexer_by_name(language)
+    except ClassNotFound:
+        return "text"
+    return language
 
 
 class TokenPart(PartView):

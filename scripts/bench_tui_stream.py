@@ -1,0 +1,162 @@
+"""Draw long replies in the chat and measure what a person would feel.
+
+Each kind of text is fed as fast as the screen takes it, and again at a fixed rate. Reported: the longest
+time in which the event loop did nothing else (a key pressed then waits that long), and the mean cost of a
+flush early and late in the reply. Bars: stall at most 150 ms at the fixed rate, last decile of the flushes
+at most twice the second one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from localspec.engine.events import Done, Event, Prefill, Round, Token  # noqa: E402
+from tests.kit.scripted import ScriptedSession, summary  # noqa: E402
+from tests.tui.kit import chatting  # noqa: E402
+
+STALL_BAR_S = 0.150
+GROWTH_BAR = 2.0
+TICK_S = 0.002
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run; seconds."""
+
+    text: str
+    rate_tps: float
+    """0 = as fast as accepted."""
+    tokens: int
+    wall_s: float
+    flushes: int
+    early_s: float
+    """Mean cost of a flush in the second decile."""
+    late_s: float
+    """The same in the last decile."""
+    stall_s: float
+
+
+def fence() -> Iterator[str]:
+    yield "```python\n"
+    line = 0
+    while True:
+        yield from ("    value", f"_{line}", " = ", "compute", "(", f"{line}", ", ", "other", ")", "\n")
+        line += 1
+
+
+def prose() -> Iterator[str]:
+    while True:
+        for i in range(90):
+            yield f" *word{i}*" if i % 9 == 0 else f" word{i}"
+        yield "\n\n"
+
+
+def listing() -> Iterator[str]:
+    item = 0
+    while True:
+        yield from (f"{item + 1}. ", "**Point**", " with", " `code`", " and", " some", " more", " words", "\n")
+        item += 1
+
+
+TEXTS = {"fence": fence, "prose": prose, "list": listing}
+
+
+def script(text: str, tokens: int) -> list[Event]:
+    source = TEXTS[text]()
+    events: list[Event] = [Prefill(1, 1, 0)]
+    for i in range(tokens):
+        events.append(Token(i, next(source), "content", i % 3 > 0, "draft", i // 3))
+        if i % 3 == 2:
+            events.append(Round("draft", 2, 2, 2, 3, i, 0.001, 0.02, 0.0, 3))
+    return [*events, Done("length", summary(tokens, rounds=tokens // 3))]
+
+
+async def measure(text: str, tokens: int, rate_tps: float, size: tuple[int, int]) -> Outcome:
+    events = script(text, tokens)
+    session = ScriptedSession([events], delay_s=0.75 / rate_tps if rate_tps else 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        async with chatting(Path(folder), lambda: session, size=size) as chat:
+            writer = chat.screen.writer
+            costs: list[float] = []
+            flush = writer._flush
+
+            async def timed() -> None:
+                start = time.perf_counter()
+                await flush()
+                costs.append(time.perf_counter() - start)
+
+            writer._flush = timed  # type: ignore[method-assign]
+            stall = 0.0
+
+            async def watch() -> None:
+                nonlocal stall
+                while True:
+                    before = time.perf_counter()
+                    await asyncio.sleep(TICK_S)
+                    stall = max(stall, time.perf_counter() - before - TICK_S)
+
+            chat.screen.prompt.insert("go")
+            watcher = asyncio.create_task(watch())
+            start = time.perf_counter()
+            await chat.pilot.press("enter")
+            while not chat.screen.conversation.turns or chat.screen.controller.busy or writer._growing:
+                await asyncio.sleep(0.02)
+            wall = time.perf_counter() - start
+            watcher.cancel()
+            assert chat.screen.conversation.turns[-1].content == "".join(
+                event.text for event in events if isinstance(event, Token)
+            )
+    tenth = max(1, len(costs) // 10)
+    early = statistics.mean(costs[tenth : 2 * tenth] or costs)
+    return Outcome(text, rate_tps, tokens, wall, len(costs), early, statistics.mean(costs[-tenth:]), stall)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=8000)
+    parser.add_argument("--rate", type=float, default=60.0, help="tokens per second of the second run")
+    parser.add_argument("--rate-tokens", type=int, default=1800)
+    parser.add_argument("--texts", nargs="*", default=list(TEXTS), choices=list(TEXTS))
+    parser.add_argument("--size", default="100x40")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    width, _, height = given.size.partition("x")
+    size = (int(width), int(height))
+    outcomes = []
+    for text in given.texts:
+        for tokens, rate in ((given.tokens, 0.0), (given.rate_tokens, given.rate)):
+            outcome = asyncio.run(measure(text, tokens, rate, size))
+            outcomes.append(outcome)
+            pace = f"{rate:g} tok/s" if rate else "at once"
+            print(
+                f"{text:6} {pace:>9} {tokens:6} tokens {outcome.wall_s:6.1f} s {outcome.flushes:5} flushes "
+                f"early {1e3 * outcome.early_s:6.1f} ms late {1e3 * outcome.late_s:6.1f} ms "
+                f"stall {1e3 * outcome.stall_s:6.1f} ms",
+                file=sys.stderr,
+            )
+    if given.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes]))
+    paced = [outcome for outcome in outcomes if outcome.rate_tps]
+    grew = [o for o in paced if o.late_s > GROWTH_BAR * o.early_s]
+    stalled = [o for o in paced if o.stall_s > STALL_BAR_S]
+    for outcome in grew:
+        print(f"{outcome.text}: late flushes cost more than {GROWTH_BAR:g} times early ones", file=sys.stderr)
+    for outcome in stalled:
+        print(f"{outcome.text}: stalled longer than {1e3 * STALL_BAR_S:.0f} ms", file=sys.stderr)
+    return 1 if grew or stalled else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
