@@ -84,11 +84,6 @@ def schema_to_grammar(schema: str) -> Grammar:
     return Grammar(text, tuple(converter.notes))
 
 
-def json_object_grammar() -> str:
-    """GBNF of any JSON object, with bounded space."""
-    return schema_to_grammar('{"type": "object"}').text
-
-
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
