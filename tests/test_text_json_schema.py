@@ -219,9 +219,9 @@ def test_long_strings_are_counted_beyond_what_llama_cpp_repeats(least, most):
 
 
 def test_space_is_bounded():
-    found = walker({"type": "object"})
+    found = walker({"type": "object", "properties": {"a": {}}, "required": ["a"]})
     assert found.allows("{\n" + " " * 20) and not found.allows("{\n" + " " * 21)
-    assert not found.allows("{\n\n\n") and not found.allows("{  ")
+    assert found.allows("{\n\n") and not found.allows("{\n\n\n") and not found.allows("{  ")
 
 
 def test_what_narrows_a_value_but_no_grammar_can_say_is_noted():
