@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from localspec.budget.builder import OFFLOAD_ROWS
 from localspec.budget.cache import kv_bytes, output_bytes, state_bytes
 from localspec.budget.graph import reserve
 from localspec.budget.heads import reserve_dflash, reserve_eagle3, reserve_mtp
@@ -54,16 +55,28 @@ def _compute(
     graph: Graph,
     how: dict[str, Any],
     taps: dict[str, Any],
+    careful: bool,
 ) -> Reserved:
     if graph in _HEADS:
         return _HEADS[graph](facts, shape, placement, **how)
-    if shape.flash or shape.n_ctx_seq <= _STEPS * CELLS:
-        return reserve(facts, shape, placement, **how, **taps)
-    # The best-fit allocator can need less for a longer context; a budget must not.
-    shorter = [replace(shape, n_ctx_seq=shape.n_ctx_seq - step * CELLS) for step in range(_STEPS)]
-    tries = [reserve(facts, one, placement, **how, **taps) for one in shorter]
+    shapes = _no_larger(shape, placement) if careful else [shape]
+    tries = [reserve(facts, one, placement, **how, **taps) for one in shapes]
     peaks = tuple(max(peak) for peak in zip(*(one.peaks for one in tries), strict=True))
     return replace(tries[0], peaks=peaks)
+
+
+def _no_larger(shape: ContextShape, placement: Placement) -> list[ContextShape]:
+    """The shape, and smaller ones that a best-fit allocator may need more for; a budget must not shrink."""
+    shapes = [shape]
+    borrows = placement.op_offload and placement.n_devices > 0 and HOST in placement.blocks
+    if borrows or not shape.flash:
+        below = 1 << (shape.n_ubatch - 1).bit_length() - 1
+        smaller = [size for size in (below, below // 2) if OFFLOAD_ROWS <= size < shape.n_ubatch]
+        shapes += [replace(shape, n_ubatch=size, n_outputs=min(size, shape.n_outputs)) for size in smaller]
+    if not shape.flash:
+        steps = range(1, min(_STEPS, shape.n_ctx_seq // CELLS))
+        shapes += [replace(s, n_ctx_seq=s.n_ctx_seq - step * CELLS) for s in tuple(shapes) for step in steps]
+    return shapes
 
 
 def footprint(
@@ -78,6 +91,7 @@ def footprint(
     nextn: bool = False,
     own_weights: bool = True,
     build: Build = CURRENT,
+    careful: bool = True,
     detail: bool = False,
 ) -> Footprint:
     """Memory of a model's context.
@@ -87,12 +101,13 @@ def footprint(
         with_nextn: nextn blocks are loaded with the weights.
         taps: block inputs kept for a drafter.
         nextn: hidden states of all rows are kept for a drafter.
+        careful: never plan less for more (context, batch); False for a quick first search.
         detail: also tell which tensors fill the compute buffers.
         own_weights: False for a context whose weights are another's (MTP inside the target).
     """
     none = (0,) * (placement.n_devices + 1)
     how = {"alignments": alignments, "build": build, "detail": detail}
-    reserved = _compute(facts, shape, placement, graph, how, {"taps": taps, "nextn": nextn})
+    reserved = _compute(facts, shape, placement, graph, how, {"taps": taps, "nextn": nextn}, careful)
     return Footprint(
         weights=tuple(weights(facts, placement, with_nextn=with_nextn)) if own_weights else none,
         kv=tuple(kv_bytes(facts, shape, placement, mtp=graph == "mtp", build=build)),

@@ -77,7 +77,9 @@ class Question:
 _cached = lru_cache(maxsize=4096)(footprint)
 
 
-def target_footprint(pair: Question, gpu_layers: int, *, detail: bool = False) -> Footprint:
+def target_footprint(
+    pair: Question, gpu_layers: int, *, careful: bool = True, detail: bool = False
+) -> Footprint:
     """The target with its context."""
     settings, facts = pair.settings, pair.target
     kind = pair.draft.kind if pair.draft else None
@@ -157,17 +159,17 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
     )
 
 
-def totals(pair: Question, gpu_layers: int) -> list[int]:
+def totals(pair: Question, gpu_layers: int, *, careful: bool = True) -> list[int]:
     """Bytes the pair takes per device."""
-    totals = list(target_footprint(pair, gpu_layers).totals)
+    totals = list(target_footprint(pair, gpu_layers, careful=careful).totals)
     draft = draft_footprint(pair)
     return [a + b for a, b in zip(totals, draft.totals, strict=True)] if draft else totals
 
 
-def room(pair: Question, gpu_layers: int, *, accelerators_only: bool = False) -> float:
+def room(pair: Question, gpu_layers: int, *, accelerators_only: bool = False, careful: bool = True) -> float:
     """Smallest spare part over the devices: ≥ SPARE fits, ≥ 0 loads, below 0 does not."""
     worst = 1.0
-    for device, needed in zip(pair.devices, totals(pair, gpu_layers), strict=True):
+    for device, needed in zip(pair.devices, totals(pair, gpu_layers, careful=careful), strict=True):
         if not device.total_bytes or (accelerators_only and device.kind == "cpu"):  # RAM nobody asked about
             continue
         usable = device.usable_bytes
@@ -226,5 +228,7 @@ def most_layers(pair: Question) -> int:
     Accelerators want few layers, RAM wants many: the most that fit the accelerators are the best for RAM.
     """
     n_layers = len(pair.target.layers)
-    layers = largest_holding(1, n_layers, lambda n: room(pair, n, accelerators_only=True))
+    layers = largest_holding(1, n_layers, lambda n: room(pair, n, accelerators_only=True, careful=False))
+    while layers > 0 and room(pair, layers, accelerators_only=True) < 0:
+        layers -= 1
     return layers if layers > 0 and room(pair, layers) >= 0 else 0
