@@ -156,7 +156,6 @@ def test_a_fresh_process_honours_the_variables_and_sends_no_telemetry(fake: Fake
     )  # fmt: skip
     assert told.stdout.split()[1] == str(tmp_path / "hf" / "hub")
     assert [seen.path.partition("?")[0] for seen in fake.seen] == ["/api/models/o/r/revision/main"]
-    assert "localspec/" in fake.seen[0].headers["user-agent"]
 
 
 def test_the_fake_speaks_the_tree_api_to_the_real_client(fake: FakeHub) -> None:
