@@ -456,7 +456,7 @@ class TestErrors:
             (says("x", seed=2**64), "seed"),
             (says("x", top_logprobs=3), "top_logprobs"),
             (says("x", logprobs=True, top_logprobs=21), "top_logprobs"),
-            (says("x", logit_bias={"a": 1}), "logit_bias"),
+            (says("x", logit_bias={"a": 1}), "logit_bias.a"),
             (says("x", logit_bias={"1000": 1}), "logit_bias"),
             (says("x", logit_bias={"²": 1}), "logit_bias"),
             (says("x", response_format={"type": "xml"}), "response_format"),

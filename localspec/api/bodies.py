@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from localspec.engine.settings import Method, VerifyRule
 
@@ -25,6 +25,9 @@ _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=TOKEN_LIMIT)]
 _Window = Annotated[int, Field(ge=-1, le=TOKEN_LIMIT)]
+_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+_Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT)]
 
 
@@ -163,7 +166,7 @@ class GenerationBody(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """-1 draws a seed."""
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
@@ -182,10 +185,7 @@ class GenerationBody(BaseModel):
     dry_sequence_breakers: Annotated[list[str], Field(max_length=64)] | None = None
     xtc_probability: _Unit | None = None
     xtc_threshold: _Unit | None = None
-    logit_bias: (
-        dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]]
-        | None
-    ) = None  # fmt: skip
+    logit_bias: dict[_TokenId, _Bias] | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None
     """GBNF; exclusive with `response_format`."""
@@ -196,14 +196,6 @@ class GenerationBody(BaseModel):
     user: str | None = None
     prompt_cache_key: str | None = None
     """Conversation whose prompt cache this request continues."""
-
-    @field_validator("stop")
-    @classmethod
-    def _stops_say_something(cls, stop: str | list[str] | None) -> str | list[str] | None:
-        for text in [stop] if isinstance(stop, str) else stop or []:
-            if not text or len(text) > MAX_STOP_CHARS:
-                raise ValueError(f"a stop string has 1 to {MAX_STOP_CHARS} characters")
-        return stop
 
 
 class ChatBody(GenerationBody):
