@@ -57,7 +57,7 @@ class Routes:
         self._metrics = metrics
         self._started = int(time.time())
         self.router = router = APIRouter(route_class=route_class)
-        streams = {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}
+        streams: dict[str, Any] = {"content": {EVENT_STREAM: {}}}
         text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
         health = {"model": HealthReply}
 
