@@ -26,7 +26,8 @@ from localspec.engine.drafters.dflash import DFlashDrafter
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.events import Event, Loading
+from localspec.engine.events import Event, Loading, Notice
+from localspec.engine.settings import KvType
 from localspec.errors import EngineError, LocalspecError, PairingError
 from localspec.header import Header, read_header
 from localspec.interfaces import Companion, PairFiles
@@ -50,6 +51,9 @@ def add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> Non
     Raises:
         LocalspecError: the load was cancelled.
     """
+    if companion.kind in pair.drafters:
+        pair.refused.append(f"`{companion.path.name}` is the second `{companion.kind}` of the pair")
+        return
     try:
         drafter, name = _BUILDERS[companion.kind](pair, companion, notify)
     except LocalspecError as error:
@@ -59,6 +63,13 @@ def add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> Non
     else:
         pair.drafters[companion.kind] = drafter
         pair.draft_names.append(name)
+
+
+def warn_of_coarse_cache(kv: tuple[KvType, KvType], notify: Notify) -> None:
+    """Drafters suffer from a quantised cache far more than targets do, down to no acceptance at all."""
+    coarse = [kind for kind in kv if kind not in ("f32", "f16", "bf16")]
+    if coarse:
+        notify(Notice("info", f"a draft KV cache of {coarse[0]} lowers the acceptance; f16 does not"))
 
 
 def load_weights(path: Path, role: str, settings: ModelSettings, notify: Notify, cancel: CancelFlag) -> Model:
@@ -76,8 +87,8 @@ def load_weights(path: Path, role: str, settings: ModelSettings, notify: Notify,
     return load_model(path, settings, progress=progress, cancel=cancel)
 
 
-def judged(pair: LoadedPair, companion: Companion) -> Verdict:
-    """What the two headers say.
+def judged(pair: LoadedPair, companion: Companion, notify: Notify) -> Verdict:
+    """What the two headers say; what will cost acceptance without forbidding the pair is notified.
 
     Raises:
         PairingError: the companion does not belong to the target, or is something else than was said:
@@ -87,6 +98,8 @@ def judged(pair: LoadedPair, companion: Companion) -> Verdict:
     found.raise_if_refused()
     if DRAFT_KINDS.get(found.kind) != companion.kind:
         raise PairingError(f"`{companion.path.name}` is no `{companion.kind}` file but `{found.kind}`")
+    for warning in found.warnings:
+        notify(Notice("info", f"`{companion.path.name}`: {warning}"))
     return found
 
 
@@ -108,7 +121,7 @@ def _layers_of(header: Header) -> list[int]:
 
 def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
     """A separate model of the same vocabulary with its own context of the target's length."""
-    masked = np.array(judged(pair, companion).masked_ids, np.int32)
+    masked = np.array(judged(pair, companion, notify).masked_ids, np.int32)
     model = load_weights(companion.path, "draft", _placement(pair), notify, pair.cancel)
     context, close = _draft_context(pair, model, batch=pair.settings.n_batch)
     cache = context.sequence()
@@ -117,7 +130,7 @@ def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tupl
 
 
 def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    judged(pair, companion)
+    judged(pair, companion, notify)
     model = load_weights(companion.path, "EAGLE-3 head", _placement(pair), notify, pair.cancel)
     context, close = _head_context(pair, model)
     try:
@@ -157,7 +170,7 @@ def _layer_features(pair: LoadedPair, layers: tuple[int, ...]) -> FeatureSource:
 
 
 def _dflash(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    judged(pair, companion)
+    judged(pair, companion, notify)
     model = load_weights(companion.path, "DFlash drafter", _placement(pair), notify, pair.cancel)
     context, close = _head_context(pair, model)
     try:
@@ -178,7 +191,7 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
         if not model.n_layer_nextn:
             raise PairingError(f"`{companion.path.name}` has no MTP layers that this llama.cpp build reads")
     else:
-        if judged(pair, companion).kind == "gemma4-assistant":
+        if judged(pair, companion, notify).kind == "gemma4-assistant":
             raise PairingError(
                 f"`{companion.path.name}` reads the target's own cache, which this version cannot drive yet"
             )
@@ -205,7 +218,7 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
 
 
 def _medusa(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    judged(pair, companion)
+    judged(pair, companion, notify)
     notify(Loading(f"Medusa heads {companion.path.stem}", None))
     return load_medusa(pair, companion.path)
 
@@ -271,6 +284,8 @@ def _draft_context(
     pair.draft_contexts.append(context)
 
     def close() -> None:
+        if context in pair.draft_contexts:
+            pair.draft_contexts.remove(context)
         context.close()
         if owned:
             model.close()

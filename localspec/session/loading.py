@@ -25,7 +25,7 @@ from localspec.engine.events import Event, Notice
 from localspec.engine.settings import LoadSettings
 from localspec.errors import LocalspecError, UsageError
 from localspec.interfaces import PairFiles
-from localspec.session.companions import add_companion, capture_for, load_weights
+from localspec.session.companions import add_companion, capture_for, load_weights, warn_of_coarse_cache
 
 DEFAULT_CTX = 8192
 """Context when none is asked for, unless the model was trained for less."""
@@ -86,6 +86,8 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
         raise
     pair = LoadedPair(files, settings, cancel, model, context, context.sequence(), capture)
     try:
+        if files.companions:
+            warn_of_coarse_cache(settings.draft_kv, notify)
         for companion in files.companions:
             add_companion(pair, companion, notify)
         calibrate(pair.target, pair.verify, settings.k_max)
