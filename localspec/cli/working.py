@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import Asked
-from localspec.engine.events import Loading
+from localspec.engine.events import Loading, Notice
 from localspec.interfaces import PairFiles
 from localspec.output import Output
 
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
 
 
 def start_worker(files: PairFiles, asked: Asked, out: Output) -> WorkerSession:
-    """Begin to load a pair in a child; each file that it reads is a line on stderr."""
+    """Begin to load a pair in a child; each file it reads and each notice is a line on stderr."""
     from localspec.worker import WorkerSession
 
     for warning in asked.config.warnings:
         out.warn(warning)
-    return WorkerSession(files, asked.load(), on_event=_once_each(out.note))
+    return WorkerSession(files, asked.load(), on_event=_teller(out))
 
 
-def _once_each(note: Callable[[str], None]) -> Callable[[Loading], None]:
+def _teller(out: Output) -> Callable[[Loading | Notice], None]:
     told: set[str] = set()
 
-    def on_event(event: Loading) -> None:
-        if event.what not in told:
+    def on_event(event: Loading | Notice) -> None:
+        if isinstance(event, Notice):
+            (out.warn if event.kind in ("alarm", "off") else out.note)(event.reason)
+        elif event.what not in told:
             told.add(event.what)
-            note(f"loading {event.what}")
+            out.note(f"loading {event.what}")
 
     return on_event
