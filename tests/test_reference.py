@@ -8,7 +8,7 @@ import pytest
 from localspec.engine.backend import Context, ContextSettings, load_model
 from localspec.selftest import VARIANTS
 from tests.kit.ggufs import syn
-from tests.kit.reference import Llama
+from tests.kit.reference import Llama, Qwen2
 from tests.kit.reference_drafters import DFlash, Eagle3, Medusa, Nextn
 
 
@@ -16,7 +16,7 @@ def prompt(name: str = "syn", length: int = 30) -> list[int]:
     return [int(id) for id in np.random.default_rng(1).choice(VARIANTS[name].live, length)]
 
 
-@pytest.mark.parametrize("name", ["syn", "syn-tied", "syn-near", "syn-8"])
+@pytest.mark.parametrize("name", ["syn", "syn-tied", "syn-near", "syn-8", "syn-qwen2"])
 def test_the_dense_reference_equals_llama_cpp(name: str) -> None:
     """Within 1e-3, the bound for numeric checks in the EXACT profile; 1e-5 is usual."""
     ids = prompt(name)
@@ -28,7 +28,8 @@ def test_the_dense_reference_equals_llama_cpp(name: str) -> None:
     rows = context.run(np.array(ids, np.int32), 0, 0, len(ids)).copy()
     context.close()
     model.close()
-    assert np.abs(rows - Llama(syn(name)).forward(ids).logits).max() < 1e-3
+    reference = Qwen2 if name == "syn-qwen2" else Llama
+    assert np.abs(rows - reference(syn(name)).forward(ids).logits).max() < 1e-3
 
 
 def test_an_eagle3_head_is_often_right_and_wrong_features_show() -> None:

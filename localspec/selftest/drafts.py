@@ -114,17 +114,21 @@ def _fused_attention(file: TinyFile, block: str, shape: Shape) -> None:
     file.matrix(f"{block}.attn_output", shape.width, wide)
 
 
-def write_dflash(path: Path, draft: Draft) -> None:
-    """A DFlash block drafter that shares the target's embeddings and output."""
+def write_dflash(path: Path, draft: Draft, **more: Value) -> None:
+    """A DFlash block drafter that shares the target's embeddings and output; `more` adds keys."""
     with tiny_file(path, "dflash", draft.name, draft.draw) as file:
-        _dflash_keys(file, draft)
+        _dflash_keys(file, draft, **more)
         _dflash_body(file, draft)
 
 
-def write_dspark(path: Path, draft: Draft, *, rank: int = 8) -> None:
-    """DFlash with a Markov head of `rank` and a confidence head."""
+def write_dspark(path: Path, draft: Draft, *, rank: int = 8, from_anchor: bool = True) -> None:
+    """DFlash with a Markov head of `rank` and a confidence head.
+
+    Args:
+        from_anchor: the newest token's own row holds the first proposal; else that row is left unread.
+    """
     with tiny_file(path, "dflash", draft.name, draft.draw) as file:
-        _dflash_keys(file, draft, sample_from_anchor=True, has_confidence_head=True)
+        _dflash_keys(file, draft, sample_from_anchor=from_anchor, has_confidence_head=True)
         _dflash_body(file, draft)
         file.matrix("markov_w1", len(draft.vocab), rank)
         file.matrix("markov_w2", len(draft.vocab), rank)

@@ -160,9 +160,11 @@ class Trace:
 class Llama:
     """Dense llama."""
 
+    _block = Block
+
     def __init__(self, path: Path) -> None:
         self._weights = weights = Weights(path)
-        self.blocks = [Block(weights, layer) for layer in range(weights.key("block_count"))]
+        self.blocks = [self._block(weights, layer) for layer in range(weights.key("block_count"))]
         self.embeddings = weights["token_embd.weight"]
         self.output = weights.get("output.weight", self.embeddings)
 
@@ -175,3 +177,19 @@ class Llama:
             x = x + block.feed_forward(block.norm(x, "ffn_norm"))
         hidden = rms_norm(x, self._weights["output_norm.weight"], self.blocks[0].eps)
         return Trace(inputs, hidden, hidden @ self.output.T)
+
+
+class BiasedBlock(Block):
+    """Qwen2's: biases on q, k and v, and rotation of distant pairs."""
+
+    def split(self, x: Array, name: str, heads: int) -> Array:
+        return (x @ self[name].T + self.tensor(f"{name}.bias")).reshape(len(x), heads, -1)
+
+    def causal_attention(self, x: Array, *, adjacent: bool = False) -> Array:
+        return super().causal_attention(x, adjacent=adjacent)
+
+
+class Qwen2(Llama):
+    """Dense Qwen2."""
+
+    _block = BiasedBlock

@@ -10,6 +10,11 @@ import numpy as np
 from tests.kit.reference import Array, Block, Llama, Weights, attend, rms_norm, sigmoid, silu
 
 
+def softmax(row: Array) -> Array:
+    weights: Array = np.exp(row - row.max())
+    return weights / weights.sum()
+
+
 class Eagle3:
     """An EAGLE-3 head on a target's embeddings and, unless it brings its own, output matrix."""
 
@@ -78,6 +83,15 @@ class Nextn:
         out = block.norm(x, "nextn.shared_head_norm")
         return out @ weights["output.weight"].T, out
 
+    def draft(self, ids: Sequence[int], hidden: Array, k: int) -> list[int]:
+        """The greedy draft behind `ids` `[n]`, given normed hidden states of all but the last position."""
+        tokens, rows = list(ids), np.concatenate([np.zeros((1, hidden.shape[1])), hidden])
+        for _ in range(k):
+            logits, out = self.decode(tokens, rows)
+            tokens.append(int(logits[-1].argmax()))
+            rows = np.concatenate([rows, out[-1:]])
+        return tokens[len(ids) :]
+
     def _gated_attention(self, x: Array) -> Array:
         block, positions = self._block, np.arange(len(x), dtype=np.float64)
         both = (x @ block["attn_q"].T).reshape(len(x), block.heads, 2, -1)
@@ -98,6 +112,12 @@ class DFlash:
         self.layers: list[int] = list(weights.key("target_layers"))
         self._mask: int = weights.tokenizer_key("mask_token_id")
         self._convolves = "selector_hidden.weight" in weights
+        self._causal = bool(weights.key("attention.causal", False))
+        window = weights.key("attention.sliding_window")
+        pattern = weights.key("attention.sliding_window_pattern", [False] * len(self._blocks))
+        self._windows: list[int | None] = [window if windowed else None for windowed in pattern]
+        # DSpark predicts from its first row on, DFlash from the first mask on.
+        self._first = 0 if weights.key("sample_from_anchor", False) else 1
 
     def hidden(self, features: Array, last: int, k: int) -> Array:
         """Normed rows `[k + 1, width]` of [last, mask × k] behind `features` `[n, layers·width]`."""
@@ -107,10 +127,10 @@ class DFlash:
         past = np.arange(len(context), dtype=np.float64)
         here = len(context) + np.arange(k + 1, dtype=np.float64)
         x = self._target.embeddings[[last] + [self._mask] * k]
-        for block in self._blocks:
+        for block, window in zip(self._blocks, self._windows, strict=True):
             noise = block.norm(x, "attn_norm")
             mixed = self._attention(
-                block, self._convolve(block, "attn", noise, noise, 0), context, here, past
+                block, self._convolve(block, "attn", noise, noise, 0), context, here, past, window
             )
             x = x + self._convolve(block, "attn", mixed, noise, 1)
             inner = block.norm(x, "ffn_norm")
@@ -118,8 +138,10 @@ class DFlash:
             x = x + self._convolve(block, "ffn", out, inner, 1)
         return rms_norm(x, self._weights["output_norm.weight"], eps)
 
-    def _attention(self, block: Block, noise: Array, context: Array, here: Array, past: Array) -> Array:
-        """Every row of the block sees the whole context and the whole block."""
+    def _attention(
+        self, block: Block, noise: Array, context: Array, here: Array, past: Array, window: int | None
+    ) -> Array:
+        """Every row of the block sees the context and the block, as far as window and causal mask allow."""
         q = block.rotate(block.split(noise, "attn_q", block.heads), here, adjacent=False)
         keys = [
             block.rotate(block.split(rows, "attn_k", block.kv_heads), at, adjacent=False)
@@ -127,7 +149,13 @@ class DFlash:
         ]
         values = [block.split(rows, "attn_v", block.kv_heads) for rows in (context, noise)]
         k, v = np.concatenate(keys), np.concatenate(values)
-        return attend(q, k, v, np.ones((len(q), len(k)), dtype=bool)) @ block["attn_output"].T
+        distance = here[:, None] - np.concatenate([past, here])
+        visible = np.ones(distance.shape, dtype=bool)
+        if self._causal:
+            visible &= distance >= 0
+        if window:
+            visible &= distance < window
+        return attend(q, k, v, visible) @ block["attn_output"].T
 
     def _convolve(self, block: Block, part: str, rows: Array, steering: Array, side: int) -> Array:
         """DFlash2: each row mixes its predecessors in the block with weights that `steering` shifts.
@@ -150,29 +178,43 @@ class DFlash:
         logits = self.hidden(features, last, k) @ self._target.output.T
         if "markov_w1.weight" in self._weights:
             previous = last
-            for row in logits:
+            for row in logits[self._first :]:
                 row += self._weights["markov_w2.weight"] @ self._weights["markov_w1.weight"][previous]
                 previous = int(row.argmax())
         return logits
 
+    def propose(self, features: Array, last: int, k: int) -> list[tuple[int, float]]:
+        """The greedy draft of `k` tokens behind `last`, with confidences.
+
+        A confidence is the token's probability, or what DSpark's confidence head says.
+        """
+        weights = self._weights
+        first = self._first
+        masks = k - 1 + first
+        logits, hidden = self.logits(features, last, masks), self.hidden(features, last, masks)
+        if self._convolves:
+            return self._walk(logits, hidden, last)
+        tokens = [int(row.argmax()) for row in logits[first:]]
+        if "conf_proj.weight" not in weights:
+            return [(id, float(softmax(row)[id])) for id, row in zip(tokens, logits[first:], strict=True)]
+        before = weights["markov_w1.weight"][[last, *tokens[:-1]]]
+        said = np.concatenate([hidden[first:], before], axis=1) @ weights["conf_proj.weight"].reshape(-1)
+        chances = sigmoid(said + weights["conf_proj.bias"])
+        return [(id, float(chance)) for id, chance in zip(tokens, chances, strict=True)]
+
     def draft(self, features: Array, last: int, k: int) -> list[int]:
         """The greedy draft of `k` tokens behind `last`."""
-        logits = self.logits(features, last, k)
-        if self._convolves:
-            return self._walk(logits, self.hidden(features, last, k), last)
-        # DSpark predicts from its first row on, DFlash from the first mask on.
-        first = 0 if self._weights.key("sample_from_anchor", False) else 1
-        return [int(row.argmax()) for row in logits[first:]][:k]
+        return [id for id, _ in self.propose(features, last, k)]
 
-    def _walk(self, logits: Array, hidden: Array, last: int) -> list[int]:
+    def _walk(self, logits: Array, hidden: Array, last: int) -> list[tuple[int, float]]:
         """DFlash2's selector: the best transition into one of each row's `top_k` candidates."""
-        weights, out = self._weights, [last]
+        weights, out = self._weights, [(last, 1.0)]
         for row, state in zip(logits[1:], hidden[1:], strict=True):
             candidates = np.argsort(-row)[: weights.key("selector_top_k")]
             gate = weights["selector_hidden.weight"] @ state
-            key = weights["selector_predecessor.weight"][out[-1]] * gate
+            key = weights["selector_predecessor.weight"][out[-1][0]] * gate
             scores = weights["selector_successor.weight"][candidates] @ key + row[candidates]
-            out.append(int(candidates[scores.argmax()]))
+            out.append((int(candidates[scores.argmax()]), float(softmax(scores).max())))
         return out[1:]
 
 
