@@ -14,11 +14,18 @@ from typing import Literal, Protocol
 
 from textual.message import Message
 
-from localspec.engine.events import Done, Event, Loading
+from localspec.engine.events import Done, Event, Loading, Notice
 from localspec.engine.settings import LoadSettings, Request
 from localspec.errors import EngineError, LocalspecError
 from localspec.interfaces import Reply, SessionInfo, SessionLike
-from localspec.tui.messages import EventsArrived, Loaded, LoadFailed, LoadProgress, ReplyRefused
+from localspec.tui.messages import (
+    EventsArrived,
+    Loaded,
+    LoadFailed,
+    LoadNotice,
+    LoadProgress,
+    ReplyRefused,
+)
 
 State = Literal["empty", "loading", "ready", "replying", "stopping", "failed"]
 
@@ -38,7 +45,7 @@ class Wish:
 class MakeSession(Protocol):
     """Opens what a wish asks for. Called in a thread; may return before the load has ended."""
 
-    def __call__(self, wish: Wish, notify: Callable[[Loading], None]) -> SessionLike: ...
+    def __call__(self, wish: Wish, notify: Callable[[Loading | Notice], None]) -> SessionLike: ...
 
 
 class Controller:
@@ -124,9 +131,9 @@ class Controller:
         threading.Thread(target=work, args=values, name="controller", daemon=True).start()
 
     def _load(self, number: int, wish: Wish, old: SessionLike | None) -> None:
-        def notify(event: Loading) -> None:
+        def notify(event: Loading | Notice) -> None:
             if number == self._load_number:
-                self._post(LoadProgress(event))
+                self._post(LoadProgress(event) if isinstance(event, Loading) else LoadNotice(event))
 
         session: SessionLike | None = None
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from localspec.engine.events import Loading
+from localspec.engine.events import Loading, Notice
 from localspec.errors import LocalspecError
 from localspec.interfaces import SessionInfo
 
@@ -18,6 +18,14 @@ class LoadProgress(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, LoadProgress)
+
+
+class LoadNotice(Message):
+    """Something about the load that the user should know."""
+
+    def __init__(self, notice: Notice) -> None:
+        super().__init__()
+        self.notice = notice
 
 
 class Loaded(Message):

@@ -132,8 +132,7 @@ class ReplyWriter:
         question = screen.conversation.turns[-2]
         text = screen.conversation.take_back()
         await screen.view.drop(question)
-        if not screen.prompt.text:
-            screen.prompt.put(text)
+        screen.prompt.give_back(text)
 
     def settle(self) -> None:
         """The program ends: keep what the running reply has said so far."""

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
-from localspec.engine.events import Event, Loading
+from localspec.engine.events import Event, Loading, Notice
 from localspec.errors import EngineError, LocalspecError
 from localspec.interfaces import Reply, SessionLike
 from localspec.worker import protocol
@@ -189,7 +189,7 @@ class Runner:
                 self._cancelled.discard(number)
 
 
-def open_session(boot: protocol.Boot, notify: Callable[[Loading], None]) -> SessionLike:
+def open_session(boot: protocol.Boot, notify: Callable[[Loading | Notice], None]) -> SessionLike:
     """Import the factory by its dotted path and call it."""
     module, _, function = boot.factory.partition(":")
     factory = getattr(importlib.import_module(module), function)

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import IO, Any
 
-from localspec.engine.events import Event, Loading
+from localspec.engine.events import Event, Loading, Notice
 from localspec.engine.settings import LoadSettings, Request
 from localspec.errors import LocalspecError
 from localspec.interfaces import PairFiles, SessionInfo
@@ -50,7 +50,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    event: Loading
+    """What the load says while it goes on."""
+
+    event: Loading | Notice
 
 
 @dataclass(frozen=True, slots=True)

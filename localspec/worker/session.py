@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from localspec.engine.events import Done, Event, Loading, Prefill, Round, Token
+from localspec.engine.events import Done, Event, Loading, Notice, Prefill, Round, Token
 from localspec.engine.settings import LoadSettings, Request
 from localspec.engine.stats import Stats, Summary
 from localspec.errors import EngineError, LocalspecError
@@ -43,7 +43,7 @@ class WorkerSession:
         load: LoadSettings,
         *,
         factory: str = OPEN_SESSION,
-        on_event: Callable[[Loading], None] | None = None,
+        on_event: Callable[[Loading | Notice], None] | None = None,
         log: Path | None = None,
         stop_grace_s: float = STOP_GRACE_S,
         silence_s: float = SILENCE_S,
@@ -54,7 +54,7 @@ class WorkerSession:
             files: The pair.
             load: How to put it into memory.
             factory: `module:function` of an `open_session(files, load, notify) -> SessionLike`.
-            on_event: Called from another thread with the progress of the load.
+            on_event: Called from another thread with what the load says: its progress, and what was changed.
             log: File for everything llama.cpp prints; the program's log by default.
             stop_grace_s: Seconds a cancelled reply may take to end before the child is ended.
             silence_s: Seconds without an event after which a reply counts as hung.
@@ -235,7 +235,9 @@ Inbox = queue.SimpleQueue["protocol.Accepted | protocol.Batch | LocalspecError |
 class _Life:
     """One child from start to end: its load, and where the messages of each reply go."""
 
-    def __init__(self, boot: protocol.Boot, log: Path, on_event: Callable[[Loading], None] | None) -> None:
+    def __init__(
+        self, boot: protocol.Boot, log: Path, on_event: Callable[[Loading | Notice], None] | None
+    ) -> None:
         self.inboxes: dict[int, Inbox] = {}
         self.closed = False
         self._on_event = on_event

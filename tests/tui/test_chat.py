@@ -438,7 +438,8 @@ class TestErrors:
 
             async with chatting(tmp_path, make_session=make, wait_ready=False) as chat:
                 await chat.wait_text("needs 30.1 GiB, 22.0 GiB are free")
-                assert "--ctx 4096 fits" in chat.text() and "no model" in chat.text()
+                await chat.wait_text("--ctx 4096 fits")
+                assert "no model" in chat.text()
                 await chat.type("hello")
                 await chat.wait_text("no model is loaded")
                 assert chat.screen.prompt.text == "hello"

@@ -25,26 +25,26 @@ def open_picker(screen: ChatScreen, argument: str) -> None:
             "the model picker is not available here", hint="run `localspec pick-models`, then /use PAIR"
         )
 
-    def chosen(pair: str | None) -> None:
+    async def chosen(pair: str | None) -> None:
         if pair is not None:
-            screen.load(Wish(pair=pair, load=screen.held.load))
+            await screen.load(Wish(pair=pair, load=screen.held.load))
 
     screen.app.push_screen(screen.setup.screens[PICKER](), chosen)
 
 
-def use(screen: ChatScreen, argument: str) -> None:
+async def use(screen: ChatScreen, argument: str) -> None:
     need_idle(screen)
-    screen.load(Wish(pair=argument, load=screen.held.load))
+    await screen.load(Wish(pair=argument, load=screen.held.load))
 
 
-def reload(screen: ChatScreen, argument: str) -> None:
+async def reload(screen: ChatScreen, argument: str) -> None:
     need_idle(screen)
-    screen.load(replace(screen.controller.wish, load=screen.held.load, force=False))
+    await screen.load(replace(screen.controller.wish, load=screen.held.load, force=False))
 
 
-def anyway(screen: ChatScreen, argument: str) -> None:
+async def anyway(screen: ChatScreen, argument: str) -> None:
     need_idle(screen)
-    screen.load(replace(screen.controller.wish, load=screen.held.load, force=True))
+    await screen.load(replace(screen.controller.wish, load=screen.held.load, force=True))
 
 
 def toggle(screen: ChatScreen, argument: str) -> None:

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static, TextArea
 
+from localspec.engine.events import Loading
 from localspec.errors import LocalspecError, UsageError
 from localspec.tui import commands
 from localspec.tui.actions import ACTIONS, completions, parse_slash
@@ -21,7 +22,14 @@ from localspec.tui.controller import Controller, Wish
 from localspec.tui.conversation import Conversation
 from localspec.tui.facts import status_of
 from localspec.tui.live import Live
-from localspec.tui.messages import EventsArrived, Loaded, LoadFailed, LoadProgress, ReplyRefused
+from localspec.tui.messages import (
+    EventsArrived,
+    Loaded,
+    LoadFailed,
+    LoadNotice,
+    LoadProgress,
+    ReplyRefused,
+)
 from localspec.tui.status import spec_state
 from localspec.tui.text import one_line
 from localspec.tui.widgets.banner import Banner
@@ -106,7 +114,7 @@ class ChatScreen(Screen[None]):
         if self.setup.pick_first:
             self.run("models.open")
         else:
-            self.load(Wish(load=self.load_settings))
+            await self.load(Wish(load=self.load_settings))
 
     @property
     def prompt(self) -> Prompt:
@@ -179,9 +187,9 @@ class ChatScreen(Screen[None]):
         try:
             slash = parse_slash(message.text)
         except UsageError as error:
+            self.prompt.give_back(message.text)
             self.tell_error(error)
             return
-        self.prompt.put("")
         if slash is not None:
             self.run(slash[0].id, slash[1])
             return
@@ -248,9 +256,10 @@ class ChatScreen(Screen[None]):
 
     # -- model ------------------------------------------------------------------------------------
 
-    def load(self, wish: Wish) -> None:
+    async def load(self, wish: Wish) -> None:
         """Load a model, ending the one that is there."""
         self._loading = "loading"
+        await self.banner.show_load(Loading(wish.pair or "the model", None))
         self.spec = spec_state(None, self.conversation.settings.speculation)
         self.controller.load(wish)
         self.refresh_status()
@@ -263,6 +272,11 @@ class ChatScreen(Screen[None]):
         self._loading = "loading" if fraction is None else f"loading {100 * fraction:.0f} %"
         await self.banner.show_load(message.event)
         self.refresh_status()
+
+    @on(LoadNotice)
+    def _load_notice(self, message: LoadNotice) -> None:
+        if self.setup.config.notices:
+            self.warn(message.notice.reason)
 
     @on(Loaded)
     async def _loaded(self, message: Loaded) -> None:
@@ -304,8 +318,8 @@ class ChatScreen(Screen[None]):
     def give_back(self) -> None:
         """What was queued returns to the prompt."""
         queued, self.queued = self.queued, None
-        if queued is not None and not self.prompt.text:
-            self.prompt.put(queued)
+        if queued is not None:
+            self.prompt.give_back(queued)
 
     # -- numbers ----------------------------------------------------------------------------------
 

@@ -43,10 +43,15 @@ class MarkdownBody(Vertical):
         del self._views[kept:]
         if kept:
             self._views[kept - 1][1].changed()
-        fresh = [(part, TextPart(part) if part.kind == "text" else CodePart(part)) for part in parts[kept:]]
+        fresh: list[PartView] = []
+        for part in parts[kept:]:
+            view = TextPart(part) if part.kind == "text" else CodePart(part)
+            if part.continued and self._views:
+                self._views[-1][1].styles.margin = (0, 0, 0, part.indent)  # one fence, drawn without a gap
+            self._views.append((part, view))
+            fresh.append(view)
         if fresh:
-            self._views += fresh
-            await self.mount_all(view for _, view in fresh)
+            await self.mount_all(fresh)
 
 
 class TokenBody(Vertical):

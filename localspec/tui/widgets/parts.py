@@ -83,8 +83,7 @@ class CodePart(PartView):
     def __init__(self, part: Part) -> None:
         super().__init__()
         self.part = part
-        self.set_class(part.continued, "continued")
-        self.styles.margin = (0 if part.continued else 1, 0, 0, part.indent)
+        self.styles.margin = (0, 0, 1, part.indent)
 
     def draw(self, width: int) -> Content:
         code = visible(self.part.source).expandtabs(TAB)

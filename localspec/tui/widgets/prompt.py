@@ -31,6 +31,13 @@ class Prompt(TextArea):
             super().__init__()
             self.text = text
 
+    class Act(Message):
+        """Do one of the prompt's own actions, after the keys that came before."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     class CompletionWanted(Message):
         """Tab was pressed behind a half-typed command."""
 
@@ -51,19 +58,36 @@ class Prompt(TextArea):
         self.text = text
         self.move_cursor(self.document.end)
 
+    # A key with a priority binding overtakes the letters typed before it, which wait in this widget's
+    # queue. So these actions queue up behind them instead of acting at once.
+
     def action_send(self) -> None:
-        if self.text.strip():
-            self._at = None
-            self.post_message(self.Sent(self.text))
+        self.post_message(self.Act("send"))
 
     def action_newline(self) -> None:
-        self.insert("\n")
+        self.post_message(self.Act("newline"))
 
     def action_quit_if_empty(self) -> None:
-        if self.text:
-            self.action_delete_right()
-        else:
-            self.app.exit()
+        self.post_message(self.Act("quit_if_empty"))
+
+    def on_prompt_act(self, message: Act) -> None:
+        message.stop()
+        match message.name:
+            case "send" if self.text.strip():
+                text = self.text
+                self.put("")  # at once: what is typed from now on is another text
+                self._at = None
+                self.post_message(self.Sent(text))
+            case "newline":
+                self.insert("\n")
+            case "quit_if_empty" if self.text:
+                self.action_delete_right()
+            case "quit_if_empty":
+                self.app.exit()
+
+    def give_back(self, text: str) -> None:
+        """A text that could not be sent returns, before whatever was typed since."""
+        self.put(f"{text}\n{self.text}" if self.text else text)
 
     def remember(self, text: str) -> None:
         """Make a text the newest of the history."""
