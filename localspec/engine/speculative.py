@@ -18,12 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from localspec.engine.adapt import Outcome, Policy
+from localspec.engine.alarms import Alarms, repeats_itself
 from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
-from localspec.engine.stats import Alarms, Stats
+from localspec.engine.stats import Stats
 from localspec.errors import EngineError, PromptTooLongError, UsageError
 
 PREFILL_CHUNK = 512
@@ -39,6 +40,7 @@ class Target(Protocol):
     n_past: int
     n_ctx: int
     n_batch: int
+    n_vocab: int
     ids: Ids
 
     @property
@@ -242,19 +244,14 @@ class Loop:
         if not self._drafters:
             return
         try:
-            state.method, state.draft = self._policy.draft(
-                self._drafters, history, limit, state.base, self._sampling
-            )
+            method, draft = self._policy.draft(self._drafters, history, limit, state.base, self._sampling)
+            if draft is not None:
+                draft.check(limit, self._target.n_vocab)
         except EngineError as failure:
             self._drop_drafters(failure)
             return
-        state.drafter = next((d for d in self._drafters if d.name == state.method), None)
-        if state.draft is not None:
-            self._check_draft(state.draft, limit)
-
-    def _check_draft(self, draft: Draft, limit: int) -> None:
-        if len(draft) > limit:
-            raise EngineError(f"the drafter proposed {len(draft)} tokens where {limit} were allowed")
+        state.method, state.draft = method, draft
+        state.drafter = next((d for d in self._drafters if d.name == method), None)
 
     def _verify(self, state: _RoundState, history: History) -> Any:
         drafted = state.draft.tokens if state.draft is not None else []
@@ -347,6 +344,7 @@ class Loop:
                 draft_s, state.verify_s, other_s,
             )  # fmt: skip
             self._notices += self._learn(state, draft, draft_s, other_s, complete)
+            self._notices += self._alarm(state, history)
         event = Round(
             state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
             draft_s, state.verify_s, other_s, len(tokens),
@@ -377,9 +375,16 @@ class Loop:
         )
         if self._policy.paused and not was_paused and self.stats.paused_at_token is None:
             self.stats.paused_at_token = self.stats.completion_tokens
-        if state.tested:
-            notices += [Notice("alarm", text) for text in self._alarms.observe(state.tested, state.accepted)]
         return notices
+
+    def _alarm(self, state: _RoundState, history: History) -> list[Notice]:
+        """What the round says of its drafter; a copier has nothing that could be broken."""
+        if not state.tested or state.drafter is None or state.drafter.free:
+            return []
+        said = self._alarms.observe(
+            state.method, state.tested, state.accepted, lambda: repeats_itself(history.ids)
+        )
+        return [Notice("alarm", text) for text in said]
 
     def _emit(self, event: Event) -> Iterator[Event]:
         """Yield an event without counting the consumer's time."""

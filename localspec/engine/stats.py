@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -114,8 +113,8 @@ class Stats:
             return
         if method not in self.methods:
             self.methods.append(method)
-        _add_at_each(self.tested_at, tested)
-        _add_at_each(self.accepted_at, accepted)
+        add_at_each(self.tested_at, tested)
+        add_at_each(self.accepted_at, accepted)
         _grow(self.accepted_lengths, accepted + 1)
         self.accepted_lengths[accepted] += 1
 
@@ -150,65 +149,8 @@ def _grow(counts: list[int], n: int) -> None:
     counts.extend([0] * (n - len(counts)))
 
 
-def _add_at_each(counts: list[int], n: int) -> None:
+def add_at_each(counts: list[int], n: int) -> None:
     """Positions 0 … n-1 happened once more."""
     _grow(counts, n)
     for j in range(n):
         counts[j] += 1
-
-
-ALARM_TESTED = 24
-"""Judged drafts before an acceptance of exactly nothing counts as a fault."""
-ALARM_PERFECT = 512
-"""Judged drafts of another model that may all be right before that is suspicious."""
-
-
-@dataclass(slots=True)
-class Alarms:
-    """Acceptance patterns over a session that mean a broken drafter rather than a weak one."""
-
-    tested: int = 0
-    accepted: int = 0
-    tested_at: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
-    raised: set[str] = field(default_factory=set)
-
-    def observe(self, tested: int, accepted: int) -> list[str]:
-        """Add one round's counts; returns new alarms as sentences, each once per session."""
-        self.tested += tested
-        self.accepted += accepted
-        _add_at_each(self.tested_at, tested)
-        _add_at_each(self.accepted_at, accepted)
-        found = []
-        if self.tested >= ALARM_TESTED and self.accepted == 0:
-            found.append(
-                ("none", f"none of {self.tested} tested draft tokens was accepted: the draft looks broken")
-            )
-        cliff = self._cliff()
-        if cliff is not None:
-            found.append(
-                ("cliff", f"acceptance falls to exactly 0 at draft position {cliff + 1} "
-                 f"({self.tested_at[cliff]} tested): the drafter's cache or positions look broken")
-            )  # fmt: skip
-        new = [text for key, text in found if key not in self.raised]
-        self.raised.update(key for key, _ in found)
-        return new
-
-    def perfect(self, is_copy: bool) -> list[str]:
-        """The alarm for a foreign model that is never wrong on text that is no copy."""
-        if is_copy or self.accepted < self.tested or self.tested < ALARM_PERFECT or "perfect" in self.raised:
-            return []
-        self.raised.add("perfect")
-        return [f"all of {self.tested} tested draft tokens were accepted: is the draft the target itself?"]
-
-    def _cliff(self) -> int | None:
-        rates: Sequence[tuple[int, int]] = list(zip(self.tested_at, self._padded(), strict=True))
-        for j in range(1, len(rates)):
-            before_tested, before = rates[j - 1]
-            tested, accepted = rates[j]
-            if tested >= ALARM_TESTED and accepted == 0 and before > 0.3 * before_tested:
-                return j
-        return None
-
-    def _padded(self) -> list[int]:
-        return self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.engine.adapt import AdaptivePolicy, FixedPolicy, Policy
+from localspec.engine.alarms import Alarms
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.devices import devices
 from localspec.engine.backend.library import build_description
@@ -21,7 +22,6 @@ from localspec.engine.events import Event, Notice
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import LoadSettings, Method, Request, SamplingSettings
 from localspec.engine.speculative import Loop
-from localspec.engine.stats import Alarms
 from localspec.errors import EngineError, UsageError
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.session.loading import LoadedPair, Notify, load_pair
@@ -59,7 +59,7 @@ class Session:
         self._candidates = Candidates(pair.model.n_vocab)
         self._draft_candidates = Candidates(pair.model.n_vocab)
         self._policies: dict[tuple[object, ...], AdaptivePolicy] = {}
-        self._alarms: dict[str, Alarms] = {}
+        self._alarms = Alarms(frozenset(c.kind for c in files.companions if c.path == files.target))
         self._busy = threading.Lock()
         self._active: Control | None = None
         self.info = self._describe(pair)
@@ -119,7 +119,7 @@ class Session:
             options,
             control,
             draft_distribution=draft_sampler.distribution if draft_sampler is not None else None,
-            alarms=self._alarms.setdefault("+".join(d.name for d in drafters), Alarms()),
+            alarms=self._alarms,
         )
         self._active = control
 

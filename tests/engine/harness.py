@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from localspec.engine.adapt import FixedPolicy, Policy
+from localspec.engine.alarms import Alarms
 from localspec.engine.backend import Context, ContextSettings, Model, load_model
 from localspec.engine.backend import Sequence as Cells
 from localspec.engine.backend.samplers import Candidates, draft_samplers, native_samplers
@@ -24,7 +25,6 @@ from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import SamplingSettings
 from localspec.engine.speculative import Loop
-from localspec.engine.stats import Alarms
 from tests.kit.ggufs import syn
 
 GREEDY = SamplingSettings(temperature=0.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from localspec.engine.alarms import Alarms
 from localspec.engine.backend import Context, ContextSettings
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.features import LayerInputs, NextnRows
@@ -17,7 +18,6 @@ from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, Histor
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.events import Event
 from localspec.engine.settings import LoadSettings
-from localspec.engine.stats import Alarms
 from localspec.interfaces import Companion, DraftKind, PairFiles
 from localspec.session.loading import load_pair
 from tests.engine.harness import Bench, ids, model

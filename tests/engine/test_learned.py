@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.engine.adapt import FixedPolicy
@@ -196,7 +196,6 @@ def test_a_long_reply_stays_exact_and_keeps_drafting(pair: Pair, soak: Callable[
         assert sum(r.accepted for r in late) > 0
 
 
-@settings(max_examples=24)
 @given(
     pair=st.sampled_from(list(BY_KIND.values())),
     seed=st.integers(0, 20),

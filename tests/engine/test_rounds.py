@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.engine.adapt import FixedPolicy
 from localspec.engine.control import Control, Options
+from localspec.engine.drafters.base import Draft, DraftSampling, History, More
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
 from localspec.engine.speculative import Loop
+from localspec.errors import EngineError
 from tests.kit.clock import FakeClock
 from tests.kit.fake_backend import GreedyRows, ScriptedDrafter, ScriptedTarget
 
@@ -163,4 +166,68 @@ def test_drafts_stay_within_what_can_be_undone() -> None:
     target = ScriptedTarget(said, undo_limit=3)
     events = run(target, [ScriptedDrafter(said, (0,))], k=16, max_tokens=30)
     assert max(item.drafted for item in rounds(events)) == 3
+    assert done(events).reason == "length"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    {
+        "a negative id": lambda draft: draft.tokens.__setitem__(-1, -1),
+        "an id behind the vocabulary": lambda draft: draft.tokens.__setitem__(0, 100),
+        "more tokens than asked for": lambda draft: draft.tokens.extend([5] * 20),
+        "too few confidences": lambda draft: draft.confidences.pop(),
+        "another number of distributions": lambda draft: setattr(draft, "q", []),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_broken_draft_never_reaches_the_target(spoil: tuple[str, Callable[[Draft], object]]) -> None:
+    """Known fault 15: the drafter is dropped aloud, the target reads none of it, the text is right."""
+    said = text()
+
+    class Broken(ScriptedDrafter):
+        def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
+            draft = super().propose(history, k, more, sampling)
+            if self.proposals == 3:
+                spoil[1](draft)
+            return draft
+
+    target = ScriptedTarget(said)  # asserts that every id it reads is in its vocabulary
+    events = run(target, [Broken(said)], max_tokens=30)
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert notice.kind == "off" and "the drafter" in notice.reason
+    assert ids(events) == said[len(PROMPT) : len(PROMPT) + 30]
+    assert [r.drafted for r in rounds(events)][:4] == [4, 4, 0, 0]
+    assert rounds(events)[2].method == "off"
+    events = run(ScriptedTarget(said), [Broken(said)], max_tokens=30, require=True)
+    assert done(events).reason == "error" and "the drafter" in (done(events).error or "")
+
+
+@given(
+    tokens=st.lists(st.integers(-3, 103), max_size=20), limit=st.integers(0, 17), missing=st.integers(-1, 1)
+)
+def test_a_draft_is_accepted_only_when_it_can_be_decoded(tokens: list[int], limit: int, missing: int) -> None:
+    draft = Draft(list(tokens), [0.5] * max(0, len(tokens) + missing))
+    sound = len(tokens) <= limit and len(draft.confidences) == len(tokens) and set(tokens) <= set(range(100))
+    if sound:
+        draft.check(limit, 100)
+    else:
+        with pytest.raises(EngineError):
+            draft.check(limit, 100)
+
+
+@pytest.mark.parametrize("stage", ["begin", "observe", "commit"])
+def test_a_drafter_that_cannot_follow_is_dropped_aloud(stage: str) -> None:
+    """Known fault 105: also outside of its proposals a failure costs the drafts, not the reply."""
+    said = text()
+
+    def fail(*_: object) -> None:
+        raise EngineError("the scripted drafter lost its place")
+
+    drafter = ScriptedDrafter(said)
+    setattr(drafter, stage, fail)
+    events = run(ScriptedTarget(said), [drafter], max_tokens=30)
+    assert [e.reason for e in events if isinstance(e, Notice)] == [
+        "draft failed: the scripted drafter lost its place"
+    ]
+    assert ids(events) == said[len(PROMPT) : len(PROMPT) + 30]
     assert done(events).reason == "length"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.sampling import Distribution
+from localspec.errors import EngineError
 
 Ids = NDArray[np.int32]
 
@@ -61,6 +62,20 @@ class Draft:
         if self.q is not None and k < len(self.tokens):
             raise ValueError("a sampled draft token cannot be discarded after its draw")
         del self.tokens[k:], self.confidences[k:]
+
+    def check(self, limit: int, n_vocab: int) -> None:
+        """Refuse what the target could not decode or would judge wrongly: at most `limit` ids of `n_vocab`.
+
+        Raises:
+            EngineError: the drafter that made this is broken.
+        """
+        if len(self) > limit:
+            raise EngineError(f"the drafter proposed {len(self)} tokens where {limit} were allowed")
+        if not len(self) == len(self.confidences) == len(self if self.q is None else self.q):
+            raise EngineError("the drafter did not say of each token how likely it is")
+        bad = next((id for id in self.tokens if not 0 <= id < n_vocab), None)
+        if bad is not None:
+            raise EngineError(f"the drafter proposed token id {bad} outside the vocabulary of {n_vocab}")
 
 
 More = Callable[[int, float], bool]
