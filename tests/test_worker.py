@@ -248,6 +248,12 @@ def test_prints_of_the_child_go_to_the_log(open_worker: Open, capfd: pytest.Capt
     assert out == "" and err == ""
 
 
+def test_what_llama_cpp_logs_is_in_the_log(open_worker: Open) -> None:
+    session = open_worker("logs_while_loading")
+    _ = session.info
+    assert "WARNING localspec.llama: the cache is small" in session.log.read_text()
+
+
 def test_a_log_that_cannot_be_written_does_not_stop_the_load(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
@@ -327,4 +333,9 @@ def test_last_words_stop_at_the_fault_handler_and_skip_older_runs(tmp_path: Path
     with log.open("a") as stream:
         stream.write("a\n\nb\nc\nGGML_ASSERT failed\nFatal Python error: Aborted\n\nThread 0x1 \n")
     assert last_words(log, since) == "b · c · GGML_ASSERT failed"
+    stamp = "2026-12-01 05:30:00,123 42"
+    log.write_text(
+        f"{stamp} ERROR localspec.llama: out of memory\n{stamp} INFO localspec.llama: kv cache: 1 GiB\n"
+    )
+    assert last_words(log, 0) == "out of memory"
     assert last_words(tmp_path / "absent", 0) == ""

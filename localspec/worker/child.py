@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import importlib
+import logging
 import os
 import queue
 import signal
@@ -23,7 +24,9 @@ from typing import BinaryIO, NoReturn
 from localspec.engine.events import Event, Loading, Notice
 from localspec.errors import EngineError, LocalspecError
 from localspec.interfaces import Reply, SessionLike
+from localspec.log import LOGGER
 from localspec.worker import protocol
+from localspec.worker.obituary import LOG_FORMAT
 
 BATCH_MAX = 512
 PR_SET_PDEATHSIG = 1
@@ -37,6 +40,7 @@ def main() -> NoReturn:
         os._exit(0)
     die_with_parent(boot.parent_pid)
     faulthandler.enable()
+    start_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C belongs to the parent's screen
     sender = Sender(outgoing)
     runner = Runner(sender)
@@ -65,6 +69,16 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before the call above
         os._exit(0)
+
+
+def start_logging() -> None:
+    """Write what our loggers say, llama.cpp's lines among it, to stderr, which is the log file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def listen(incoming: BinaryIO, runner: Runner) -> None:

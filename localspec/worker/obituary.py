@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -15,6 +16,8 @@ MEANING = {
     "SIGILL": "crashed (SIGILL): this llama.cpp build uses instructions that this CPU lacks",
     "SIGTERM": "was ended from outside (SIGTERM)",
 }
+LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ (?P<level>[A-Z]+) [\w.]+: (?P<message>.*)")
 TAIL_BYTES = 8192
 TAIL_LINES = 3
 LINE_CHARS = 200
@@ -46,7 +49,10 @@ def last_words(log: Path, since: int) -> str:
     for line in text.splitlines():
         if line.startswith(AFTERMATH):
             break
-        if stripped := line.strip():
+        logged = _LOGGED.match(line)
+        if logged and logged["level"] in ("DEBUG", "INFO"):
+            continue  # llama.cpp tells what it loads; only its complaints explain an end
+        if stripped := (logged["message"] if logged else line).strip():
             lines.append(stripped[:LINE_CHARS])
     return " · ".join(lines[-TAIL_LINES:])
 

@@ -103,7 +103,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(p).resolve()) for p in sys.path)},
+                env=_environment(),
                 start_new_session=os.name == "posix",  # keeps the terminal's signals away from it
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
@@ -142,6 +142,11 @@ class WorkerProcess:
         with contextlib.suppress(OSError), stream:
             while (message := self._outbox.get()) is not None:
                 protocol.send(stream, message)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with our module path."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)}
 
 
 def _open_log(path: Path) -> tuple[Path | None, BinaryIO, int]:

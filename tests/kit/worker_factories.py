@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -162,6 +163,11 @@ def hold_lock_in_load(files: PairFiles, load: LoadSettings, notify: Notify) -> S
     notify(Loading("target scripted", 0.1))
     time.sleep(0.2)  # lets the sender write the progress
     hold_the_interpreter(60)
+    return words(files, load, notify)
+
+
+def logs_while_loading(files: PairFiles, load: LoadSettings, notify: Notify) -> ScriptedSession:
+    logging.getLogger("localspec.llama").warning("the cache is small")
     return words(files, load, notify)
 
 
