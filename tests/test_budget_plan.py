@@ -20,9 +20,12 @@ from localspec.budget import (
     parse_size,
     plan,
 )
+from localspec.budget.question import PlanDraftKind
 from localspec.catalog import ModelFile, load_catalog
 from localspec.errors import UsageError
-from localspec.header import ModelFacts, facts_from_catalogue, facts_from_header
+from localspec.header import ModelFacts, facts_from_catalogue, facts_from_header, read_header
+from localspec.selftest import VARIANTS
+from tests.kit.ggufs import syn
 from tests.kit.shapes import build, recipe
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -130,6 +133,19 @@ def test_missing_facts_are_no_fit() -> None:
     assert plan(LLAMA_8B, DraftPlanInput("draft", bare), BudgetSettings(), [CARD, HOST]).fit == "unknown"
 
 
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_no_file_in_any_role_breaks_the_plan(name: str) -> None:
+    """Users point at the wrong file; a refusal comes from the pairing, never from the arithmetic."""
+    whole = facts_from_header(read_header(syn(name)))
+    kinds: tuple[PlanDraftKind, ...] = ("draft", "mtp", "eagle3", "dflash", "medusa")
+    for facts in (whole, facts_from_header(read_header(syn(name), only_first=True))):
+        for devices in ([HOST], [CARD, HOST]):
+            assert plan(facts, None, BudgetSettings(), devices).fit in ("fits", "unknown")
+            for kind in kinds:
+                found = plan(LLAMA_1B, DraftPlanInput(kind, facts), BudgetSettings(), devices)
+                assert found.fit in ("fits", "unknown")
+
+
 def test_heads_borrow_missing_facts_from_their_target() -> None:
     bare = facts_from_catalogue({"architecture": "eagle3"}, 900 * MIB, file_type="F16")
     found = plan(LLAMA_8B, DraftPlanInput("eagle3", bare), BudgetSettings(), [CARD, HOST])
@@ -145,15 +161,33 @@ def test_speculation_multiplies_recurrent_states() -> None:
         found = plan(HYBRID_27B, draft, BudgetSettings(k_max=k), [parse_budget("48GiB"), HOST])
         return found.on("48GiB", "target state")
 
-    one = state(4, None)
+    one = state(0, None)
     assert one / MIB == pytest.approx(149.62, rel=0.001)
     assert state(4, inside) == 5 * one and state(8, inside) == 9 * one
+    assert state(4, None) == 5 * one  # n-grams may draft at any time
     found = plan(HYBRID_27B, inside, BudgetSettings(k_max=4), [parse_budget("48GiB"), HOST])
     assert found.on("48GiB", "draft KV") == 8192 * 4 * (256 + 256) * 2
     assert found.on("48GiB", "draft weights") == 0 < found.on("48GiB", "draft compute")
     without = plan(HYBRID_27B, None, BudgetSettings(), [parse_budget("48GiB"), HOST])
     extra = found.on("48GiB", "target weights") - without.on("48GiB", "target weights")
     assert extra == HYBRID_27B.layers[-1].weight_bytes  # nextn tensors are loaded only when asked for
+
+
+def test_medusa_heads_are_estimated_from_their_size() -> None:
+    """A residual block per head on the host, one output matrix per head on the card."""
+    block = 4096 * 4096 + 4096
+    small = facts_from_catalogue({"architecture": "medusa", "n_layer": 4}, 4 * 2 * block)
+    large = replace(small, size_bytes=4 * (2 * block + 2 * 4096 * 128256))
+    borrows, own = (
+        plan(LLAMA_8B, DraftPlanInput("medusa", heads), BudgetSettings(), [CARD, HOST])
+        for heads in (small, large)
+    )
+    matrix = LLAMA_8B.output_bytes
+    for found, matrices in ((borrows, matrix), (own, 4 * 2 * 4096 * 128256)):
+        # tied: each matrix lies on the host as an embedding and on the card as an output
+        assert found.on("24GB-card", "draft weights") == pytest.approx(matrices, rel=0.02)
+        assert found.on("CPU", "draft weights") == pytest.approx(matrices + 4 * 4 * block, rel=0.02)
+        assert found.estimated
 
 
 def test_one_draft_row_not_a_batch_of_logits() -> None:

@@ -46,8 +46,11 @@ def state_bytes(facts: ModelFacts, shape: ContextShape, placement: Placement) ->
     return sizes
 
 
-def output_bytes(facts: ModelFacts, shape: ContextShape, *, taps: int = 0, nextn: bool = False) -> int:
+def output_bytes(
+    facts: ModelFacts, shape: ContextShape, *, taps: int = 0, nextn: bool = False, hidden: bool = False
+) -> int:
     """Host buffer for logits, and for the hidden states a drafter reads (`output_reserve`)."""
     rows = max(shape.n_outputs, shape.n_seq)
     size = F32 * facts.n_vocab * rows + F32 * facts.n_embd * shape.n_batch * taps
+    size += F32 * facts.n_embd * rows if hidden else 0
     return size + (F32 * facts.n_embd * shape.n_batch if nextn else 0)

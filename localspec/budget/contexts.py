@@ -70,7 +70,7 @@ def _no_larger(shape: ContextShape, placement: Placement) -> list[ContextShape]:
     shapes = [shape]
     borrows = placement.op_offload and placement.n_devices > 0 and HOST in placement.blocks
     if borrows or not shape.flash:
-        below = 1 << (shape.n_ubatch - 1).bit_length() - 1
+        below = 1 << max(shape.n_ubatch - 1, 1).bit_length() - 1
         smaller = [size for size in (below, below // 2) if OFFLOAD_ROWS <= size < shape.n_ubatch]
         shapes += [replace(shape, n_ubatch=size, n_outputs=min(size, shape.n_outputs)) for size in smaller]
     if not shape.flash:
@@ -87,8 +87,9 @@ def footprint(
     alignments: tuple[int, ...],
     graph: Graph = "model",
     with_nextn: bool = False,
-    taps: int = 0,
+    taps: tuple[int, ...] = (),
     nextn: bool = False,
+    hidden: bool = False,
     own_weights: bool = True,
     build: Build = CURRENT,
     careful: bool = True,
@@ -99,8 +100,9 @@ def footprint(
     Args:
         graph: which graph the context reserves: `mtp` is a nextn context.
         with_nextn: nextn blocks are loaded with the weights.
-        taps: block inputs kept for a drafter.
+        taps: blocks whose inputs are kept for a drafter.
         nextn: hidden states of all rows are kept for a drafter.
+        hidden: hidden states of output rows are kept for a drafter.
         careful: never plan less for more (context, batch); False for a quick first search.
         detail: also tell which tensors fill the compute buffers.
         own_weights: False for a context whose weights are another's (MTP inside the target).
@@ -113,7 +115,7 @@ def footprint(
         kv=tuple(kv_bytes(facts, shape, placement, mtp=graph == "mtp", build=build)),
         state=none if graph == "mtp" else tuple(state_bytes(facts, shape, placement)),
         compute=reserved.peaks,
-        output=output_bytes(facts, shape, taps=taps, nextn=nextn),
+        output=output_bytes(facts, shape, taps=len(taps), nextn=nextn, hidden=hidden),
         reserved=reserved,
     )
 

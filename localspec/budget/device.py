@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from localspec.errors import UsageError
@@ -88,8 +88,3 @@ def parse_budget(text: str) -> Device:
         return simulated_card(parse_size(text), text.strip())
     except UsageError as error:
         raise UsageError(error.message, hint=f"a size like `24GiB`, or one of {', '.join(PRESETS)}") from None
-
-
-def without_display(device: Device) -> Device:
-    """The same device with a smaller reserve, for a card that drives no screen."""
-    return replace(device, reserve_bytes=device.reserve_bytes // 2)

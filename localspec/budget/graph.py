@@ -6,7 +6,7 @@ and neighbour, since the allocator reaches the same peaks again. Follows llama.c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from localspec.budget.attention import GATED
 from localspec.budget.builder import OFFLOAD_ROWS, Builder
@@ -27,7 +27,9 @@ ALL_ROWS = frozenset({
 """Architectures that keep all rows up to the final norm (for hidden states) and gather outputs after it."""
 
 
-def _distinct(facts: ModelFacts, placement: Placement, blocks: Sequence[int]) -> list[int]:
+def _distinct(
+    facts: ModelFacts, placement: Placement, blocks: Sequence[int], taps: Collection[int]
+) -> list[int]:
     """Blocks that show every kind in every neighbourhood; the first and the last always."""
 
     def look(block: int) -> tuple[object, ...]:
@@ -37,6 +39,7 @@ def _distinct(facts: ModelFacts, placement: Placement, blocks: Sequence[int]) ->
         return (
             layer.kind, layer.n_head, layer.n_head_kv, layer.head_k, layer.head_v, layer.windowed,
             layer.own_kv, layer.n_ff, layer.n_ff_shared, layer.experts, bytes_seen, placement.blocks[block],
+            block if block in taps else None,
         )  # fmt: skip
 
     kept: list[int] = []
@@ -56,7 +59,7 @@ def reserve(
     placement: Placement,
     *,
     alignments: tuple[int, ...],
-    taps: int = 0,
+    taps: tuple[int, ...] = (),
     nextn: bool = False,
     build: Build = CURRENT,
     detail: bool = False,
@@ -65,22 +68,20 @@ def reserve(
 
     Args:
         alignments: buffer alignment per device number, host first.
-        taps: block inputs kept for EAGLE-3 / DFlash.
+        taps: blocks whose inputs are kept for EAGLE-3 / DFlash.
         nextn: hidden states of all rows are read (MTP, EAGLE-3 on some architectures).
     """
     b = Builder(facts, shape, placement, build)
     x = b.embed()
-    for _ in range(taps):
-        b.graph.kept.add(
-            b.graph.op(F32 * facts.n_embd * b.t, "tapped block input", x, device=placement.output)
-        )
-    blocks = _distinct(facts, placement, range(facts.n_layer))
+    blocks = _distinct(facts, placement, range(facts.n_layer), taps)
     gather_late = facts.architecture in ALL_ROWS or nextn
     for position, index in enumerate(blocks):
         last = position == len(blocks) - 1 and not gather_late
         following = (
             placement.output if position == len(blocks) - 1 else placement.blocks[blocks[position + 1]]
         )
+        if index in taps:
+            b.graph.kept.add(x)
         x = block(b, index, x, gather=last, next_device=following)
     output(b, x, gather=gather_late)
     return replay(b.graph, alignments, detail=detail)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from localspec.budget.builder import F32, I32, Builder
 from localspec.budget.feed_forward import feed_forward
 from localspec.budget.graph import block, output
@@ -84,9 +86,50 @@ def reserve_dflash(
     x = g.op(size, "embeddings", b.input("tokens", I32 * b.t), device=HOST)
     for index in range(len(facts.layers)):
         following = placement.blocks[index + 1] if index + 1 < len(facts.layers) else placement.output
-        x = block(b, index, x, gather=False, next_device=following)
+        if facts.conv_kernel and facts.conv_group:
+            x = _convolved_block(b, index, x, following)
+        else:
+            x = block(b, index, x, gather=False, next_device=following)
+    if facts.conv_kernel:
+        b.input("selector lattice", F32 * facts.n_embd)
     g.device = placement.output
     normed = b.norm(x, "final norm")
     g.kept.add(normed)
     g.kept.add(b.mm(normed, facts.n_vocab, "logits"))
     return replay(g, alignments, detail=detail)
+
+
+def _convolved_block(b: Builder, index: int, x: int, next_device: int) -> int:
+    """DFlash2: what goes into attention and feed-forward part, and what comes out, is convolved."""
+    b.enter(index, next_device)
+    layer, width = b.facts.layers[index], 2 * b.facts.conv_kernel * (b.facts.n_embd // b.facts.conv_group)
+    normed = b.norm(x, "attn norm")
+    weights = b.mm(normed, width, "convolution weights")
+    mixed = mixer(b, index, layer, _convolution(b, weights, lambda: normed))
+    middle = b.same("attn residual", _convolution(b, weights, lambda: mixed), x)
+    narrow = b.norm(middle, "ffn norm")
+    weights = b.mm(narrow, width, "convolution weights")
+
+    def fed() -> int:
+        return feed_forward(b, index, layer, _convolution(b, weights, lambda: narrow))
+
+    return b.same("block out", _convolution(b, weights, fed), middle, device=b.tail)
+
+
+def _convolution(b: Builder, weights: int, source: Callable[[], int]) -> int:
+    """Sum over taps of shifted rows times weights that depend on the row (`build_dflash2_conv`).
+
+    Args:
+        source: the rows; llama.cpp computes them after the first tap's weights.
+    """
+    g, size, kernel = b.graph, F32 * b.facts.n_embd * b.t, b.facts.conv_kernel
+    side = g.op(g.sizes[weights] // 2, "convolution side", weights)
+    wide = b.same("convolution wide", g.op(size * kernel, "convolution repeated", side))
+    x = total = -1
+    for tap in range(min(kernel, b.t)):
+        weight = g.op(size, "convolution tap", wide)
+        x = x if tap else source()
+        values = g.op(size, "shifted rows", x) if tap else x
+        term = b.same("convolution term", weight, values)
+        total = b.same("convolution sum", total, term) if tap else term
+    return total

@@ -126,7 +126,7 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
             if settings.kv == ("f16", "f16") and spare(kv=kv) >= 0:
                 found.append(Suggestion("kv", kv[0], f"a {kv[0]} KV cache fits at {settings.n_ctx} tokens"))
                 break
-    if pair.draft and snapshots(pair.target, settings.k_max):
+    if snapshots(pair.target, settings.k_max):
         k = largest_holding(1, settings.k_max, lambda n: spare(k_max=n))
         if 1 <= k < settings.k_max:
             found.append(
@@ -162,6 +162,17 @@ def _file_that_fits(pair: Question) -> int:
         over += max(needed - device.usable_bytes, 0)
     size = pair.target.size_bytes - over
     return size if 2 * size > pair.target.size_bytes and over else 0
+
+
+def _missing(target: ModelFacts, draft: DraftPlanInput | None) -> tuple[str, ...]:
+    """Facts without which no plan is honest; a file in a role it cannot have lacks what that needs."""
+    missing = target.unknown + (() if target.layers else ("n_layer",))
+    if draft is None or (draft.facts is None and draft.kind != "medusa"):
+        return missing
+    if draft.facts is None:
+        return (*missing, "n_layer")
+    needed = draft.facts.head_matrices if draft.kind == "medusa" else draft.facts.layers
+    return missing + draft.facts.unknown + (() if needed else ("n_layer",))
 
 
 def _unknown(pair: Question, missing: tuple[str, ...]) -> Plan:
@@ -244,7 +255,7 @@ def plan(
         settings = replace(settings, n_ctx=target.n_ctx_train or 8192)
     if draft and draft.facts and draft.kind != "draft":
         draft = DraftPlanInput(draft.kind, head_facts(draft.facts, target, draft.kind))
-    missing = target.unknown + (draft.facts.unknown if draft and draft.facts else ())
+    missing = _missing(target, draft)
     pair = Question(target, draft, settings, (host, *gpus))
     if missing:
         return _unknown(pair, missing)

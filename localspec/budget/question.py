@@ -1,7 +1,8 @@
 """One question to the budget (pair, settings, devices) and the bytes that answer it.
 
-Applies the engine's own rules: k + 1 output rows on the target, one on a draft model, a small batch for
-heads that compute logits for every row, snapshots of recurrent states for every drafted token.
+Applies the engine's own rules (`session.loading`, `session.companions`): k + 1 output rows on the target
+whatever drafts, one on a draft model, a small batch for heads that compute logits for every row, snapshots
+of recurrent states for every token that may be drafted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Literal
 from localspec.budget.contexts import Footprint, Graph, footprint, snapshots
 from localspec.budget.device import Device
 from localspec.budget.layout import ALL, place
+from localspec.budget.medusa import medusa_footprint
 from localspec.budget.shape import ContextShape
+from localspec.header.architecture import LAYER_INPUTS
 from localspec.header.facts import ModelFacts
 
 PlanDraftKind = Literal["draft", "mtp", "eagle3", "dflash", "medusa"]
@@ -32,6 +35,7 @@ class BudgetSettings:
     n_batch: int = 2048
     n_ubatch: int = 512
     k_max: int = 16
+    """Longest draft; the target is sized for it with or without a drafter."""
     flash: bool = True
     gpu_layers: int | None = None
     """Target layers on accelerators, the output counted as one; None = all that fit."""
@@ -43,7 +47,7 @@ class BudgetSettings:
     shares: tuple[float, ...] = ()
     """Proportion of the target per accelerator; empty = by free memory, as llama.cpp does."""
     head_batch: int = 128
-    """Batch of EAGLE-3 and DFlash contexts, which reserve logits for every row of it."""
+    """Batch of MTP, EAGLE-3 and DFlash contexts, which reserve logits for every row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,12 @@ def target_footprint(
     """The target with its context."""
     settings, facts = pair.settings, pair.target
     kind = pair.draft.kind if pair.draft else None
-    k = settings.k_max if pair.draft else 0
+    k = settings.k_max
     rs = snapshots(facts, k)
     shape = ContextShape.of(
         settings.n_ctx,
-        n_batch=max(settings.n_batch, k + 1),
-        n_ubatch=max(settings.n_ubatch, k + 2 if rs else k + 1),
+        n_batch=max(settings.n_batch, k + 2),
+        n_ubatch=max(settings.n_ubatch, k + 2),
         n_outputs_max=max(k + 1, settings.n_seq),
         n_seq=settings.n_seq,
         unified=settings.unified,
@@ -107,7 +111,8 @@ def target_footprint(
         op_offload=any(gpu.op_offload for gpu in pair.gpus),
     )
     head = pair.draft.facts if pair.draft else None
-    taps = len(head.target_layers) if head and kind in ("eagle3", "dflash") else 0
+    read = set(head.target_layers) if head and kind in ("eagle3", "dflash") else set()
+    exposed = facts.architecture in LAYER_INPUTS
     inside = kind == "mtp" and head is None
     return _cached(
         facts,
@@ -116,31 +121,39 @@ def target_footprint(
         alignments=pair.alignments,
         with_nextn=inside,
         detail=detail,
-        taps=taps,
-        nextn=kind == "mtp",
+        taps=tuple(sorted(n for n in read if n < facts.n_layer)) if exposed else (),
+        nextn=kind == "mtp" or (exposed and facts.n_layer in read),
+        hidden=kind == "medusa",
     )
 
 
 def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None:
     """The drafter's own context; heads and small models go to the first accelerator as a whole."""
     settings, draft = pair.settings, pair.draft
-    if draft is None or (draft.kind == "medusa" and draft.facts is None):
+    if draft is None:
         return None
     facts = draft.facts or pair.target
-    block = draft.kind in ("eagle3", "dflash")
-    batch = settings.head_batch if block else settings.n_ubatch
+    layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+    if draft.kind == "medusa":
+        return medusa_footprint(facts, pair.target, layers, alignments=pair.alignments, detail=detail)
+    least = settings.k_max + 2
+    head = draft.kind in ("mtp", "eagle3", "dflash")
+    batch = max(settings.n_batch, least)
+    if draft.kind == "mtp":
+        batch = min(batch, settings.head_batch)
+    elif head:
+        batch = settings.head_batch
     shape = ContextShape.of(
-        STEP if draft.kind == "medusa" else settings.n_ctx,
-        n_batch=batch if block else settings.n_batch,
-        n_ubatch=batch,
-        n_outputs_max=0 if block else settings.k_max if draft.kind == "medusa" else settings.n_seq,
+        settings.n_ctx,
+        n_batch=batch,
+        n_ubatch=max(settings.n_ubatch, least),
+        n_outputs_max=batch if head else settings.n_seq,
         n_seq=settings.n_seq,
         unified=settings.unified,
         flash=settings.flash,
         kv=settings.draft_kv,
         swa_full=settings.swa_full,
     )
-    layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
     shares = (1.0,) + (0.0,) * (len(pair.gpus) - 1) if pair.gpus else ()
     placement = place(facts, layers, n_devices=len(pair.gpus), shares=shares)
     graphs: dict[str, Graph] = {"mtp": "mtp", "eagle3": "eagle3", "dflash": "dflash"}
@@ -155,6 +168,7 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
         graph=graph,
         with_nextn=True,
         own_weights=draft.facts is not None,
+        nextn=head,
         detail=detail,
     )
 

@@ -13,12 +13,16 @@ from localspec.header.catalogue_facts import with_estimated_bytes
 from localspec.header.facts import Layer, ModelFacts
 
 HeadKind = Literal["eagle3", "dflash", "mtp", "medusa"]
-BLOCKS = {"eagle3": 1, "dflash": 5, "mtp": 1, "medusa": 1}
+BLOCKS = {"eagle3": 1, "dflash": 5, "mtp": 1}
+MEDUSA_HEADS = 4
+F32_BYTES = 4
 TAPS = {"eagle3": 3, "dflash": 5}
 
 
 def head_facts(head: ModelFacts, target: ModelFacts, kind: HeadKind) -> ModelFacts:
     """`head` with missing shapes taken from `target`; unchanged when complete or of unknown size."""
+    if kind == "medusa":
+        return _medusa(head, target)
     if not head.unknown or "size" in head.unknown or target.unknown:
         return head
     sample = next((layer for layer in target.layers if layer.kind == "attention"), target.layers[0])
@@ -46,13 +50,34 @@ def head_facts(head: ModelFacts, target: ModelFacts, kind: HeadKind) -> ModelFac
         n_layer=n_layer,
         n_nextn=nextn,
         layers=empty,
-        target_layers=head.target_layers or tuple(range(TAPS.get(kind, 0))),
+        target_layers=head.target_layers or tuple(range(1, TAPS.get(kind, 0) + 1)),
         target_hidden=head.target_hidden or target.n_embd,
         own_embedding=False,
         own_output=False,
         unknown=(),
     )
     return _all_in_head(with_estimated_bytes(filled)) if nextn else with_estimated_bytes(filled)
+
+
+def _medusa(head: ModelFacts, target: ModelFacts) -> ModelFacts:
+    """Heads of one F16 residual block; what the file holds beyond these are output matrices of their own."""
+    if head.host_bytes or not head.size_bytes or head.architecture not in ("medusa", "unknown"):
+        return head
+    count = head.n_layer or MEDUSA_HEADS
+    block = (target.n_embd + 1) * target.n_embd
+    rest = (head.size_bytes - 2 * block * count) // count
+    own = rest if rest > target.n_embd * target.n_vocab // 4 else 0
+    return replace(
+        head,
+        n_embd=target.n_embd,
+        n_vocab=target.n_vocab,
+        n_layer=count,
+        layers=(),
+        host_bytes=F32_BYTES * block * count,
+        head_matrices=(own,) * count,
+        unknown=(),
+        estimated=True,
+    )
 
 
 def _all_in_head(facts: ModelFacts) -> ModelFacts:

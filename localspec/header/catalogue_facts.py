@@ -41,7 +41,6 @@ CATALOGUE_KEYS = {
     "mla_head_v": "attention.value_length_mla",
     "n_expert": "expert_count",
     "n_expert_used": "expert_used_count",
-    "n_expert_groups": "expert_group_count",
     "n_ff_expert": "expert_feed_forward_length",
     "n_ff_shared": "expert_shared_feed_forward_length",
     "dense_lead": "leading_dense_block_count",

@@ -59,7 +59,7 @@ class ModelFacts:
     """Blocks of the model proper, without nextn (MTP) blocks."""
     n_nextn: int
     layers: tuple[Layer, ...]
-    """`n_layer + n_nextn` blocks."""
+    """`n_layer + n_nextn` blocks; none for Medusa heads."""
     window: int = 0
     mla: bool = False
     """Multi-head latent attention: only the compressed K is cached, no V."""
@@ -79,7 +79,6 @@ class ModelFacts:
     ssm_heads: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
-    n_expert_groups: int = 0
     n_ff_expert: int = 0
     tied: bool = False
     """No output matrix of its own: the embedding serves, and is paid twice when the output is on a GPU."""
@@ -87,9 +86,7 @@ class ModelFacts:
     output_bytes: int = 0
     """Output matrix and norm, without the tied copy."""
     host_bytes: int = 0
-    """Further input tensors that always stay in host memory (per-layer embeddings)."""
-    unused_bytes: int = 0
-    """Tensors of the file that llama.cpp never loads."""
+    """What always stays in host memory: per-layer embeddings, residual blocks of Medusa heads (as F32)."""
     n_embd_per_layer: int = 0
     base_models: tuple[str, ...] = ()
     target_layers: tuple[int, ...] = ()
@@ -97,8 +94,13 @@ class ModelFacts:
     target_hidden: int = 0
     block_size: int = 0
     """DFlash: longest block."""
+    conv_kernel: int = 0
+    """DFlash2: taps of the convolutions around attention and feed-forward part."""
+    conv_group: int = 0
     n_draft_vocab: int = 0
     """EAGLE-3: rows of a reduced output matrix, 0 when it covers the vocabulary."""
+    head_matrices: tuple[int, ...] = ()
+    """Medusa: bytes of each head's own output matrix, 0 where it uses the target's."""
     own_embedding: bool = True
     own_output: bool = True
     """False when the head borrows the target's matrix."""
@@ -136,7 +138,7 @@ class ModelFacts:
             raise ValueError(f"stored facts differ in {sorted(set(raw) ^ known)}")
         values = dict(raw)
         values["layers"] = tuple(Layer(**layer) for layer in raw["layers"])
-        for key in ("base_models", "target_layers", "unknown"):
+        for key in ("base_models", "target_layers", "head_matrices", "unknown"):
             values[key] = tuple(raw[key])
         values["features"] = frozenset(raw["features"])
         return cls(**values)

@@ -7,10 +7,11 @@ mean what; loads nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localspec.errors import ModelFileError
 from localspec.header.architecture import (
@@ -45,6 +46,8 @@ FEATURES = {
 }
 """Marks of the compute graph and, where there is one, the block tensor that shows it."""
 
+F32_BYTES = 4
+_HEAD = re.compile(r"head\.(\d+)\.lm_head\.weight$")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)$")
 _INPUT = ("token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight")
 _OUTPUT = ("output.", "output_norm.", "enc.output_norm.", "fc.", "d2t", "markov_", "selector_", "conf_proj.",
@@ -100,7 +103,6 @@ class _Bytes:
     embedding: int = 0
     output: int = 0
     host: int = 0
-    unused: int = 0
 
 
 def _sort_tensors(tensors: Sequence[Tensor]) -> _Bytes:
@@ -117,9 +119,8 @@ def _sort_tensors(tensors: Sequence[Tensor]) -> _Bytes:
         elif tensor.name == "token_embd.weight":
             total.embedding += tensor.size_bytes
         elif tensor.name in _INPUT:
-            lazy = tensor.name.startswith("per_layer") and tensor.size_bytes > LAZY_BYTES
-            total.unused += tensor.size_bytes if lazy else 0
-            total.host += 0 if lazy else tensor.size_bytes
+            if not tensor.name.startswith("per_layer") or tensor.size_bytes <= LAZY_BYTES:
+                total.host += tensor.size_bytes
         elif tensor.name.startswith(_OUTPUT):
             total.output += tensor.size_bytes
         else:
@@ -241,6 +242,18 @@ def _missing(facts: Mapping[str, int], complete: bool) -> tuple[str, ...]:
     return tuple(name for name in needed if not facts[name])
 
 
+def _medusa(header: Header, facts: ModelFacts) -> ModelFacts:
+    """Heads have no blocks: residual matrices that run in host memory, and output matrices."""
+    matrices, residual = [0] * facts.n_layer, 0
+    for tensor in header.tensors:
+        match = _HEAD.match(tensor.name)
+        if match and int(match[1]) < facts.n_layer:
+            matrices[int(match[1])] = tensor.size_bytes
+        else:
+            residual += F32_BYTES * math.prod(tensor.shape)
+    return replace(facts, layers=(), host_bytes=residual, head_matrices=tuple(matrices))
+
+
 def facts_from_header(header: Header) -> ModelFacts:
     """Everything the budget and pairing need from a header.
 
@@ -290,7 +303,6 @@ def facts_from_header(header: Header) -> ModelFacts:
         ssm_heads=keys.integer("ssm.time_step_rank"),
         n_expert=keys.integer("expert_count"),
         n_expert_used=keys.integer("expert_used_count"),
-        n_expert_groups=keys.integer("expert_group_count"),
         n_ff_expert=keys.integer("expert_feed_forward_length", keys.integer("feed_forward_length"))
         if keys.integer("expert_count")
         else 0,
@@ -300,7 +312,6 @@ def facts_from_header(header: Header) -> ModelFacts:
         embedding_bytes=total.embedding,
         output_bytes=total.output,
         host_bytes=total.host,
-        unused_bytes=total.unused,
         n_embd_per_layer=keys.integer("embedding_length_per_layer_input"),
         base_models=_base_models(keys),
         target_layers=tuple(v for v in target_layers if isinstance(v, int))
@@ -308,12 +319,16 @@ def facts_from_header(header: Header) -> ModelFacts:
         else (),
         target_hidden=keys.integer("target_hidden_size"),
         block_size=keys.integer("block_size"),
+        conv_kernel=keys.integer("conv_kernel_size"),
+        conv_group=keys.integer("conv_group_size"),
         n_draft_vocab=output.shape[1] if output and "d2t" in names and len(output.shape) == 2 else 0,
         own_embedding=not header.complete or "token_embd.weight" in names,
         own_output=not header.complete or output is not None,
         features=_features(header, keys),
         unknown=_missing({"n_embd": n_embd, "n_blocks": n_blocks, "n_vocab": n_vocab}, header.complete),
     )
+    if architecture == "medusa":
+        return _medusa(header, facts)
     if header.complete:
         return facts
     from localspec.header.catalogue_facts import with_estimated_bytes

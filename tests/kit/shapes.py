@@ -103,7 +103,6 @@ _KEYS = {
     "n_expert": "expert_count", "n_expert_used": "expert_used_count",
     "n_ff_expert": "expert_feed_forward_length",
     "n_ff_shared": "expert_shared_feed_forward_length", "dense_lead": "leading_dense_block_count",
-    "n_expert_groups": "expert_group_count",
     "kv_lora_rank": "attention.kv_lora_rank", "q_lora_rank": "attention.q_lora_rank",
     "rope_dim": "rope.dimension_count", "mla_head_k": "attention.key_length_mla",
     "mla_head_v": "attention.value_length_mla", "ssm_conv": "ssm.conv_kernel", "ssm_inner": "ssm.inner_size",
