@@ -50,11 +50,6 @@ class TestLlm:
         result = llm("-s", "be brief", "hi")
         assert (result.returncode, result.stdout.strip()) == (0, "".join(words_for(asked)))
 
-    def test_an_error_is_shown(self, llm: Any) -> None:
-        result = llm("--no-stream", "!long")
-        assert result.returncode == 1
-        assert "the prompt has 9000 tokens, the context 4096" in result.stderr
-
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[str]:

@@ -64,5 +64,5 @@ def test_replies_are_those_that_the_document_promises(server: Served, mode: Gene
         check()
     if mode is GenerationMode.POSITIVE:
         assert {operation.label for operation in operations} == set(answered)
-        for path in ("chat/completions", "completions"):
+        for path in ("chat/completions", "completions", "responses"):
             assert answered[f"POST /v1/{path}"] >= ENOUGH

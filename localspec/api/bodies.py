@@ -21,33 +21,33 @@ MAX_MESSAGES = 4_096
 MAX_TOOLS = 256
 TOKEN_LIMIT = 2**31 - 1
 
-_Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=TOKEN_LIMIT)]
 _Window = Annotated[int, Field(ge=-1, le=TOKEN_LIMIT)]
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-_Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT)]
+Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT)]
 
 
-class _Strict(BaseModel):
+class StrictModel(BaseModel):
     """JSON types are taken literally: `"5"` is not 5 and `true` is not 1."""
 
     model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
 
 
-class TextPart(_Strict):
+class TextPart(StrictModel):
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
-class RefusalPart(_Strict):
+class RefusalPart(StrictModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class MediaPart(_Strict):
+class MediaPart(StrictModel):
     """Accepted by type only to be refused with a reason: the models here read text."""
 
     type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
@@ -57,19 +57,19 @@ Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")
 Content = str | list[Part]
 
 
-class FunctionCall(_Strict):
+class FunctionCall(StrictModel):
     name: str
     arguments: str
     """JSON text, as the model wrote it."""
 
 
-class ToolCallItem(_Strict):
+class ToolCallItem(StrictModel):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class ChatMessage(_Strict):
+class ChatMessage(StrictModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
@@ -78,7 +78,7 @@ class ChatMessage(_Strict):
     tool_call_id: str | None = None
 
 
-class FunctionDefinition(_Strict):
+class FunctionDefinition(StrictModel):
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
@@ -87,16 +87,16 @@ class FunctionDefinition(_Strict):
     strict: bool | None = None
 
 
-class Tool(_Strict):
+class Tool(StrictModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class FunctionName(_Strict):
+class FunctionName(StrictModel):
     name: str
 
 
-class NamedTool(_Strict):
+class NamedTool(StrictModel):
     type: Literal["function"] = "function"
     function: FunctionName
 
@@ -104,24 +104,24 @@ class NamedTool(_Strict):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class TextFormat(_Strict):
+class TextFormat(StrictModel):
     type: Literal["text"]
 
 
-class JsonObjectFormat(_Strict):
+class JsonObjectFormat(StrictModel):
     type: Literal["json_object"]
     json_schema: dict[str, Any] | None = Field(None, alias="schema")
     """llama-server's short form."""
 
 
-class NamedSchema(_Strict):
+class NamedSchema(StrictModel):
     name: Annotated[str, Field(min_length=1, max_length=64)]
     description: str | None = None
     json_schema: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
 
 
-class JsonSchemaFormat(_Strict):
+class JsonSchemaFormat(StrictModel):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
@@ -129,11 +129,11 @@ class JsonSchemaFormat(_Strict):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class StreamOptions(_Strict):
+class StreamOptions(StrictModel):
     include_usage: bool = False
 
 
-class Prediction(_Strict):
+class Prediction(StrictModel):
     """Text the reply will resemble: it feeds the n-gram drafter."""
 
     type: Literal["content"] = "content"
@@ -150,7 +150,7 @@ class Speculation(BaseModel):
     method: Method | None = None
     k: Annotated[int, Field(ge=0, le=64)] | None = None
     """Fixed draft length, never paused; 0 decodes plainly."""
-    p_min: _Unit | None = None
+    p_min: Unit | None = None
     verify: VerifyRule | None = None
     require: bool | None = None
     """Fail instead of decoding plainly when speculation is impossible."""
@@ -162,7 +162,7 @@ class GenerationBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
 
     model: Annotated[str, Field(max_length=1_000)] | None = None
-    max_tokens: _Positive | None = None
+    max_tokens: Positive | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -170,10 +170,10 @@ class GenerationBody(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """-1 draws a seed."""
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    top_p: _Unit | None = None
+    top_p: Unit | None = None
     top_k: _Count | None = None
-    min_p: _Unit | None = None
-    typical_p: _Unit | None = None
+    min_p: Unit | None = None
+    typical_p: Unit | None = None
     repeat_last_n: _Window | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
     presence_penalty: _Penalty | None = None
@@ -183,8 +183,8 @@ class GenerationBody(BaseModel):
     dry_allowed_length: _Count | None = None
     dry_penalty_last_n: _Window | None = None
     dry_sequence_breakers: Annotated[list[str], Field(max_length=64)] | None = None
-    xtc_probability: _Unit | None = None
-    xtc_threshold: _Unit | None = None
+    xtc_probability: Unit | None = None
+    xtc_threshold: Unit | None = None
     logit_bias: dict[_TokenId, _Bias] | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None
@@ -202,7 +202,7 @@ class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: _Positive | None = None
+    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None

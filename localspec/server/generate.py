@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from localspec.api.assemble import Choice
 from localspec.api.faults import Fault, fault_of
-from localspec.api.writers import Chunk, Writer
 from localspec.errors import LocalspecError
 from localspec.server.dispatch import QueueFullError, Ticket, TimeLimitError
-from localspec.server.wire import DONE, EVENT_STREAM, STREAM_HEADERS, fault_response, json_response, sse
+from localspec.server.streams import Dialect
+from localspec.server.wire import EVENT_STREAM, STREAM_HEADERS, fault_response, json_response
 
 CLIENT_GONE = 499
 """Nobody reads this status; the number is nginx's."""
@@ -32,10 +32,8 @@ class Call:
 
     choices: list[Choice]
     tickets: list[Ticket]
-    writer: Writer
+    dialect: Dialect
     headers: dict[str, str]
-    include_usage: bool = False
-    """Streams only: null usage in every chunk and the counts in a last one, as OpenAI does."""
 
     def cancel(self) -> None:
         for ticket in self.tickets:
@@ -46,7 +44,7 @@ async def answer(http: HttpRequest, call: Call) -> Response:
     """The whole reply, once every choice is done."""
     try:
         await while_connected(http, _read_all(call))
-        return json_response(call.writer.whole(call.choices), headers=call.headers)
+        return json_response(call.dialect.whole(call.choices), headers=call.headers)
     except LocalspecError as error:
         return refusal(error)
     except ClientDisconnect:
@@ -57,16 +55,16 @@ async def answer(http: HttpRequest, call: Call) -> Response:
 
 async def stream(http: HttpRequest, call: Call) -> Response:
     """Server-sent events from the first batch on; a failure before that still gets its proper status."""
-    chunks = _chunks(call)
+    parts = _parts(call)
     try:
-        first = await while_connected(http, anext(chunks))
+        first = await while_connected(http, anext(parts))
     except LocalspecError as error:
         call.cancel()
         return refusal(error)
     except ClientDisconnect:
         call.cancel()
         return Response(status_code=CLIENT_GONE)
-    return EventStream(call, _encoded(call, first, chunks))
+    return EventStream(call, _after(call, first, parts))
 
 
 class EventStream(StreamingResponse):
@@ -126,39 +124,27 @@ async def _read_all(call: Call) -> None:
             choice.absorb(events)
 
 
-async def _chunks(call: Call) -> AsyncIterator[list[Chunk]]:
-    """Chunks as they become known, choice by choice."""
+async def _parts(call: Call) -> AsyncIterator[bytes]:
+    """The stream piece by piece, choice by choice; the first one decides the status of the whole."""
     for index, (choice, ticket) in enumerate(zip(call.choices, call.tickets, strict=True)):
-        opening = call.writer.opening(index)
+        opened = False
         async for events in ticket.batches():
             delta = choice.absorb(events)
-            chunks = [] if opening is None else [opening]
-            opening = None
+            part = b"" if opened else call.dialect.opening(index)
+            opened = True
             if delta:
-                chunks.append(call.writer.delta(index, delta))
+                part += call.dialect.delta(index, delta)
             if choice.done:
-                chunks.append(call.writer.closing(index, choice))
-            if chunks or index == 0:  # the very first batch decides the status, even without a chunk
-                yield chunks
-    if call.include_usage:
-        yield [call.writer.usage(call.choices)]
+                part += call.dialect.closing(index, choice)
+            yield part
+    yield call.dialect.end(call.choices)
 
 
-async def _encoded(call: Call, first: list[Chunk], rest: AsyncIterator[list[Chunk]]) -> AsyncIterator[bytes]:
+async def _after(call: Call, first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
-        yield _events(call, first)
-        async for chunks in rest:
-            if chunks:
-                yield _events(call, chunks)
+        yield first
+        async for part in rest:
+            if part:
+                yield part
     except LocalspecError as error:
-        # The status is sent already; OpenAI's clients raise on an event with `error`.
-        yield sse(fault_of(error).reply())
-    else:
-        yield DONE
-
-
-def _events(call: Call, chunks: list[Chunk]) -> bytes:
-    for chunk in chunks:
-        if call.include_usage and chunk.usage is None:
-            chunk.usage = None  # marks the field as set, so that it appears as null
-    return b"".join(sse(chunk) for chunk in chunks)
+        yield call.dialect.failed(fault_of(error))

@@ -17,7 +17,9 @@ from localspec.server.wire import fault_response
 
 DRAINED_BYTES = 64 << 20
 """How much of a body above the limit is read before the refusal is sent."""
-OPERATIONS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics"})
+OPERATIONS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health", "/metrics"}
+)
 """Paths counted by name; clients choose the rest."""
 OPEN_PATHS = frozenset({"/health"})
 """Answered without a key: liveness probes carry none."""

@@ -16,7 +16,9 @@ from localspec.api.bodies import ChatBody, CompletionBody, GenerationBody
 from localspec.api.faults import Fault
 from localspec.api.replies import ChatCompletion, Completion, ErrorReply, Model, ModelList
 from localspec.api.requests import Ground, chat_requests, completion_requests
-from localspec.api.writers import ChatWriter, CompletionWriter, Writer
+from localspec.api.responses import ResponseObject, ResponsesWriter
+from localspec.api.responses_body import ResponsesBody, as_chat, repeated
+from localspec.api.writers import ChatWriter, CompletionWriter
 from localspec.engine.settings import Request
 from localspec.engine.text.toolformats import detect_tools
 from localspec.errors import LocalspecError
@@ -25,8 +27,10 @@ from localspec.server.dispatch import Dispatcher
 from localspec.server.generate import Call, answer, stream
 from localspec.server.metrics import CONTENT_TYPE, Metrics
 from localspec.server.settings import ServerSettings
+from localspec.server.streams import Chunks, Dialect, Events
 from localspec.server.wire import EVENT_STREAM, fault_response, json_response
 
+Body = GenerationBody | ResponsesBody
 WARNING_HEADER = "X-Localspec-Warning"
 
 
@@ -67,6 +71,7 @@ class Routes:
 
         router.post("/v1/chat/completions", **document({"model": ChatCompletion} | streams))(self.chat)
         router.post("/v1/completions", **document({"model": Completion} | streams))(self.completion)
+        router.post("/v1/responses", **document({"model": ResponseObject} | streams))(self.respond)
         router.get("/v1/models", **document({"model": ModelList}))(self.models)
         router.get("/v1/models/{model:path}", **document({"model": Model}))(self.model)
         router.get("/health", **document(health, {503: health, **FAULTS}))(self.health)
@@ -78,7 +83,8 @@ class Routes:
         if (refused := self._other_model(body, info)) is not None:
             return refused
         requests = chat_requests(body, self._ground(info))
-        return await self._run(http, body, info, requests, ChatWriter(info.pair, body.n or 1))
+        dialect = Chunks(ChatWriter(info.pair, body.n or 1), include_usage=wants_usage(body))
+        return await self._run(http, body, info, requests, dialect)
 
     async def completion(self, http: HttpRequest, body: CompletionBody) -> Response:
         """The continuation of a raw prompt, without a template."""
@@ -87,7 +93,17 @@ class Routes:
             return refused
         requests = completion_requests(body, self._ground(info))
         echoes = [request.prompt or "" if body.echo else "" for request in requests]
-        return await self._run(http, body, info, requests, CompletionWriter(info.pair, body.n or 1, echoes))
+        writer = CompletionWriter(info.pair, body.n or 1, echoes)
+        return await self._run(http, body, info, requests, Chunks(writer, include_usage=wants_usage(body)))
+
+    async def respond(self, http: HttpRequest, body: ResponsesBody) -> Response:
+        """One turn of a conversation in the shape of OpenAI's Responses; nothing is stored."""
+        info = self._dispatcher.info
+        if (refused := self._other_model(body, info)) is not None:
+            return refused
+        requests = chat_requests(as_chat(body), self._ground(info))
+        dialect = Events(ResponsesWriter(info.pair, repeated(body)))
+        return await self._run(http, body, info, requests, dialect)
 
     async def models(self) -> Response:
         """The one loaded pair."""
@@ -114,25 +130,19 @@ class Routes:
     def _model(self, info: SessionInfo) -> Model:
         return Model(id=info.pair, object="model", created=self._started, owned_by="localspec")
 
-    def _other_model(self, body: GenerationBody, info: SessionInfo) -> Response | None:
+    def _other_model(self, body: Body, info: SessionInfo) -> Response | None:
         if self._settings.strict_model and body.model and body.model not in names_of(info):
             return not_loaded(body.model, info)
         return None
 
     async def _run(
-        self,
-        http: HttpRequest,
-        body: GenerationBody,
-        info: SessionInfo,
-        requests: list[Request],
-        writer: Writer,
+        self, http: HttpRequest, body: Body, info: SessionInfo, requests: list[Request], dialect: Dialect
     ) -> Response:
         self._metrics.ignored(body.model_extra or ())
         warnings = warnings_of(body, info, requests)
         headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
         client = body.user or (http.client.host if http.client else "")
-        call = Call([Choice(request, info) for request in requests], [], writer, headers)
-        call.include_usage = bool(body.stream_options and body.stream_options.include_usage)
+        call = Call([Choice(request, info) for request in requests], [], dialect, headers)
         try:
             for request in requests:
                 call.tickets.append(self._dispatcher.submit(request, client))
@@ -142,7 +152,11 @@ class Routes:
         return await (stream if body.stream else answer)(http, call)
 
 
-def warnings_of(body: GenerationBody, info: SessionInfo, requests: list[Request]) -> list[str]:
+def wants_usage(body: GenerationBody) -> bool:
+    return bool(body.stream_options and body.stream_options.include_usage)
+
+
+def warnings_of(body: Body, info: SessionInfo, requests: list[Request]) -> list[str]:
     """What the client should know although it is served, in characters that a header can carry."""
     found: list[str] = []
     name = (body.model or "").encode("ascii", "replace").decode()[:100]

@@ -24,6 +24,7 @@ def fault_response(fault: Fault, headers: Mapping[str, str] | None = None) -> Re
     return json_response(fault.reply(), fault.status, headers)
 
 
-def sse(model: BaseModel) -> bytes:
-    """One server-sent event."""
-    return b"data: " + model.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+def sse(model: BaseModel, name: str | None = None) -> bytes:
+    """One server-sent event, with a name if its kind is told that way."""
+    line = b"data: " + model.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+    return line if name is None else f"event: {name}\n".encode() + line

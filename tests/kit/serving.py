@@ -9,15 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
+from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings
+from localspec.interfaces import PairFiles
+from tests.kit.toy import words_for
+
 TOY = "tests.kit.toy:open_toy"
+CHAT = "/v1/chat/completions"
 
 
 @dataclass
@@ -73,9 +82,34 @@ def served(
             process.stdout.close()
 
 
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def solo(text: str, seed: int | None = None) -> str:
+    """What the toy answers to this prompt when it is alone."""
+    return "".join(
+        words_for(Request(messages=(Message("user", text),), sampling=SamplingSettings(seed=seed)))
+    )
+
+
+def metric(server: Served, name: str) -> float:
+    text = httpx2.get(f"{server.url}/metrics").text
+    match = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert match, name
+    return float(match[1])
+
+
+def settles(condition: Callable[[], bool], within_s: float = 3.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
 def main() -> None:
-    from localspec.engine.settings import LoadSettings
-    from localspec.interfaces import PairFiles
     from localspec.server.run import serve
     from localspec.server.settings import Limits, ServerSettings
     from localspec.worker import WorkerSession
