@@ -55,6 +55,8 @@ class ContextSettings:
     threads: int = 1
     swa_full: bool = False
     mtp: bool = False
+    kv_unified: bool = True
+    """One pool of cells for all sequences; False divides them evenly, which costs less attention."""
 
 
 class Context:
@@ -148,6 +150,25 @@ class Context:
             self._switch_hidden(outputs == n)
         self.call(arrays.batch)
         return self.logits(outputs)
+
+    def run_side_by_side(self, tokens: Ids, positions: Ids, seq_ids: Ids) -> Rows:
+        """Decode row i as position `positions[i]` of sequence `seq_ids[i]`; every row is an output.
+
+        Returns:
+            `[n, n_vocab]` view, as of `run`, which also lists the errors.
+        """
+        n = len(tokens)
+        self._check(tokens, n, n)
+        arrays = self._arrays
+        arrays.tokens[:n] = tokens
+        arrays.positions[:n] = positions
+        arrays.outputs[:n] = 1
+        arrays.seq_rows[:n] = arrays.seq_address[seq_ids]
+        arrays.batch.n_tokens = n
+        if self.hidden_rows:
+            self._switch_hidden(True)
+        self.call(arrays.batch)
+        return self.logits(n)
 
     def logits(self, count: int) -> Rows:
         """The first `count` flagged rows of the last decode, `[count, n_vocab]`; waits for the device."""
@@ -327,7 +348,7 @@ def _params(
     params.flash_attn_type = _FLASH[settings.flash_attn]
     params.type_k, params.type_v = (_ggml_type(api, kind) for kind in settings.kv)
     params.swa_full = settings.swa_full
-    params.kv_unified = settings.n_seq_max > 1
+    params.kv_unified = settings.kv_unified and settings.n_seq_max > 1
     if settings.mtp:
         params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
     if other is not None:
