@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec.engine.backend import features
@@ -14,6 +15,9 @@ from localspec.engine.settings import LoadSettings, Method, Request, SamplingSet
 from localspec.errors import EngineError, UsageError
 from localspec.interfaces import Companion, DraftKind, PairFiles
 from localspec.selftest import VARIANTS
+from localspec.selftest.drafts import Draft as DraftFile
+from localspec.selftest.medusa import write_medusa
+from localspec.selftest.weights import Draw, TinyFile
 from localspec.session import open_session
 from localspec.session.session import Session
 from tests.engine.learned import EXACT
@@ -21,6 +25,10 @@ from tests.kit.ggufs import syn
 
 LOAD = replace(EXACT, k_max=4)
 HEADS = {"eagle3": ("syn", "eagle3"), "mtp": ("syn-mtp", "syn-mtp"), "dflash": ("syn", "dflash2")}
+SIDECARS = {
+    "eagle3": ("syn", "eagle3"), "mtp": ("syn-hyb", "syn-mtp-only"), "dflash": ("syn", "dspark"),
+    "medusa": ("syn", "medusa-lm"), "draft": ("syn", "syn-near"),
+}  # fmt: skip
 
 
 def session(target: str, kind: DraftKind, companion: Path, load: LoadSettings = LOAD) -> Session:
@@ -126,15 +134,36 @@ def test_the_reason_says_what_does_not_fit(target: str, kind: DraftKind, compani
     opened.close()
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("kind", SIDECARS)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9, 0.999])
 def test_a_truncated_companion_is_refused(kind: DraftKind, share: float, tmp_path: Path) -> None:
     """Known fault 18: no drafter without its tensors, and no null context."""
-    whole = syn(HEADS[kind][1] if kind != "mtp" else "syn-mtp-only").read_bytes()
+    target, companion = SIDECARS[kind]
+    whole = syn(companion).read_bytes()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(whole[: int(len(whole) * share)])
-    opened = session("syn-hyb" if kind == "mtp" else HEADS[kind][0], kind, cut)
+    opened = session(target, kind, cut)
     assert "cut.gguf" in assert_refused(opened, kind)
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [("head.1.0.weight", (64, 32)), ("head.1.0.bias", (32,)), ("head.1.lm_head.weight", (100, 64))],
+)
+def test_medusa_tensors_of_another_shape_are_refused(
+    tensor: str, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = TinyFile.add
+
+    def misshapen(self: TinyFile, name: str, values: np.ndarray, *, quantize: bool = False) -> None:
+        add(self, name, np.zeros(shape, np.float32) if name == tensor else values, quantize=quantize)
+
+    monkeypatch.setattr(TinyFile, "add", misshapen)
+    path = tmp_path / "heads.gguf"
+    write_medusa(path, DraftFile("heads", "syn", Draw(seed=3)), own_lm_heads=2)
+    opened = session("syn", "medusa", path)
+    assert f"`{tensor}` of shape" in assert_refused(opened, "medusa")
     opened.close()
 
 

@@ -77,6 +77,7 @@ def load_medusa(pair: LoadedPair, path: Path) -> tuple[MedusaDrafter, str]:
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     count = _number(reader, "medusa.block_count", path)
     depth = _number(reader, "medusa.residual_block_count", path)
+    width = pair.model.n_embd_out
     unembeddings: list[EngineUnembedding] = []
     heads: list[Head] = []
     shared: int | None = None
@@ -84,6 +85,7 @@ def load_medusa(pair: LoadedPair, path: Path) -> tuple[MedusaDrafter, str]:
         for i in range(count):
             own = tensors.get(f"head.{i}.lm_head.weight")
             if own is not None:
+                _check_shape(own, (width, pair.model.n_vocab), path)
                 unembeddings.append(_on_engine(pair, own, count))
                 index = len(unembeddings) - 1
             else:
@@ -91,7 +93,7 @@ def load_medusa(pair: LoadedPair, path: Path) -> tuple[MedusaDrafter, str]:
                     unembeddings.append(_on_engine(pair, _output_matrix(pair.files.target), count))
                     shared = len(unembeddings) - 1
                 index = shared
-            heads.append(Head(_blocks(tensors, i, depth, path), index))
+            heads.append(Head(_blocks(tensors, i, depth, width, path), index))
     except BaseException:
         for each in unembeddings:
             each.close()
@@ -113,7 +115,16 @@ def _number(reader: Any, key: str, path: Path) -> int:
     return int(field.contents())
 
 
-def _blocks(tensors: dict[str, Any], head: int, depth: int, path: Path) -> list[tuple[Floats, Floats]]:
+def _check_shape(tensor: Any, shape: tuple[int, ...], path: Path) -> None:
+    """`shape` as the file stores it, innermost first."""
+    found = tuple(int(size) for size in tensor.shape)
+    if found != shape:
+        raise PairingError(f"`{path.name}` has `{tensor.name}` of shape {found}, this target needs {shape}")
+
+
+def _blocks(
+    tensors: dict[str, Any], head: int, depth: int, width: int, path: Path
+) -> list[tuple[Floats, Floats]]:
     from gguf.quants import dequantize
 
     blocks = []
@@ -121,6 +132,8 @@ def _blocks(tensors: dict[str, Any], head: int, depth: int, path: Path) -> list[
         weight, bias = tensors.get(f"head.{head}.{j}.weight"), tensors.get(f"head.{head}.{j}.bias")
         if weight is None or bias is None:
             raise ModelFileError(f"`{path}` lacks the tensors of head {head}, block {j}")
+        _check_shape(weight, (width, width), path)
+        _check_shape(bias, (width,), path)
         blocks.append(
             (dequantize(weight.data, weight.tensor_type), dequantize(bias.data, bias.tensor_type).reshape(-1))
         )
