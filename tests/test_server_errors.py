@@ -25,7 +25,7 @@ class TestErrors:
             (says("x", max_tokens=10**30), "max_tokens"),
             (says("x", temperature=-1), "temperature"),
             (says("x", n=1000), "n"),
-            (says("x", stop=[""]), "stop"),
+            (says("x", stop=[""]), "stop[0]"),
             (says("x", stop=["a"] * 99), "stop"),
             (says("x", seed=2**64), "seed"),
             (says("x", top_logprobs=3), "top_logprobs"),

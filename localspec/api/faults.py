@@ -59,11 +59,12 @@ def fault_of(error: LocalspecError) -> Fault:
 
 
 def validation_fault(errors: Sequence[Any]) -> Fault:
-    """The first of pydantic's complaints about a body, with the path of the field it is about.
+    """The most specific of pydantic's complaints about a body, with the path of the field it is about.
 
     `errors` are items as `ValidationError.errors()` gives them; the location may start with `body`.
     """
-    first = errors[0]
+    # A value that fits no branch of a union is complained about once for each; the deepest says most.
+    first = max(errors, key=lambda error: len(error["loc"]))
     path = ""
     for part in first["loc"]:
         if part in NO_FIELD or (isinstance(part, str) and not part.isidentifier()):

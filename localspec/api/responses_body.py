@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from localspec.api.bodies import (
     MAX_MESSAGES,
@@ -25,16 +25,52 @@ from localspec.api.bodies import (
 from localspec.api.faults import BodyError, validation_fault
 
 
-class InputItem(StrictModel):
-    """A message, or a call of a tool, or what it returned; which fields it needs depends on `type`."""
+class MessageItem(StrictModel):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
-    role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: Content | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: Content | None = None
+
+class CallItem(StrictModel):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutputItem(StrictModel):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class ReasoningItem(StrictModel):
+    """What a model thought in an earlier turn: accepted, and not shown to it again."""
+
+    type: Literal["reasoning"]
+
+
+def _kind(item: Any) -> Any:
+    """The tag of an item; a message need not say that it is one.
+
+    Tags are no identifiers, so that they do not show in the paths of errors.
+    """
+    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+    return f"<{kind}>"
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[CallOutputItem, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")],
+    Discriminator(_kind),
+]
+
+
+def _stored(value: Any) -> None:
+    if value is not None:
+        raise ValueError("nothing is stored here: send the whole conversation as `input`")
 
 
 class FlatTool(FunctionDefinition):
@@ -76,7 +112,7 @@ class ResponsesBody(BaseModel):
     tools: Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatToolName | None = None
     reasoning: ReasoningOptions | None = None
-    previous_response_id: str | None = None
+    previous_response_id: Annotated[None, BeforeValidator(_stored)] = None
     prediction: Prediction | None = None
     speculation: Speculation | None = None
     user: str | None = None
@@ -87,20 +123,16 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     """The same request as a chat body.
 
     Raises:
-        BodyError: it refers to stored state, or an item lacks what its type needs.
+        BodyError: a field is out of range or contradicts another.
     """
-    if body.previous_response_id is not None:
-        raise BodyError(
-            "nothing is stored here: send the whole conversation as `input`", param="previous_response_id"
-        )
     messages: list[dict[str, Any]] = []
     if body.instructions is not None:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         messages.append({"role": "user", "content": body.input})
     else:
-        for index, item in enumerate(body.input):
-            _add(messages, item, f"input[{index}]")
+        for item in body.input:
+            _add(messages, item)
     chat: dict[str, Any] = {
         "messages": messages,
         "model": body.model,
@@ -146,34 +178,22 @@ def _format(body: ResponsesBody) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": wanted.name, "schema": wanted.json_schema}}
 
 
-def _add(messages: list[dict[str, Any]], item: InputItem, path: str) -> None:
+def _add(
+    messages: list[dict[str, Any]], item: MessageItem | CallItem | CallOutputItem | ReasoningItem
+) -> None:
     """Append an item; calls belong to the assistant's message before them."""
-    match item.type:
-        case "message":
-            role = _needed(item, "role", path)
-            messages.append({"role": role, "content": _dumped(_needed(item, "content", path))})
-        case "function_call":
-            function = {"name": _needed(item, "name", path), "arguments": _needed(item, "arguments", path)}
-            call = {"id": _needed(item, "call_id", path), "type": "function", "function": function}
+    match item:
+        case MessageItem():
+            messages.append({"role": item.role, "content": _dumped(item.content)})
+        case CallItem():
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
             messages[-1].setdefault("tool_calls", []).append(call)
-        case "function_call_output":
-            output = _dumped(_needed(item, "output", path))
-            messages.append(
-                {"role": "tool", "tool_call_id": _needed(item, "call_id", path), "content": output}
-            )
-        case "reasoning":
-            pass  # what a model thought in an earlier turn is not shown to it again
-
-
-def _needed(item: InputItem, name: str, path: str) -> Any:
-    value = getattr(item, name)
-    if value is None:
-        raise BodyError(
-            f"`{path}` of type `{item.type}` needs `{name}`", param=f"{path}.{name}", code="missing"
-        )
-    return value
+        case CallOutputItem():
+            output = _dumped(item.output)
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
 
 
 def _dumped(content: Content) -> Any:
