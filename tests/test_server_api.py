@@ -133,6 +133,13 @@ class TestBodies:
                 await client.post(CHAT, json=says("hi", seed=seed))
             assert [r.sampling.seed for r in asked(session)] == [None, 2**64 - 2]
 
+    async def test_an_integral_float_is_an_integer(self) -> None:
+        async with api() as (client, session):
+            assert (await client.post(CHAT, json=says("hi", max_tokens=5.0, seed=3.0))).status_code == 200
+            assert (await client.post(CHAT, json=says("hi", max_tokens=5.5))).status_code == 400
+            (request,) = asked(session)
+        assert (request.max_tokens, request.sampling.seed) == (5, 3)
+
     async def test_the_operator_caps_replies(self) -> None:
         async with api(limits=Limits(reply_tokens=5)) as (client, session):
             await client.post(CHAT, json=says("hi", max_tokens=50))

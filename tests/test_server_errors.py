@@ -81,7 +81,7 @@ class TestErrors:
         }
         async with api() as (client, _):
             error = (await client.post(CHAT, json=image)).json()["error"]
-        assert error["code"] == "unsupported_content" and "text only" in error["message"]
+        assert error["code"] == "unsupported_content" and "read text only" in error["message"]
 
     @pytest.mark.parametrize(
         "body",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from localspec.engine.settings import Method, VerifyRule
 
@@ -22,19 +22,30 @@ MAX_TOOLS = 256
 TOKEN_LIMIT = 2**31 - 1
 
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _integral(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is an integer there."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_INTEGRAL = BeforeValidator(_integral)
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=0, le=TOKEN_LIMIT)]
-_Window = Annotated[int, Field(ge=-1, le=TOKEN_LIMIT)]
+_Count = Annotated[int, Field(ge=0, le=TOKEN_LIMIT), _INTEGRAL]
+_Window = Annotated[int, Field(ge=-1, le=TOKEN_LIMIT), _INTEGRAL]
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT)]
+Positive = Annotated[int, Field(ge=1, le=TOKEN_LIMIT), _INTEGRAL]
 
 
 class StrictModel(BaseModel):
     """JSON types are taken literally: `"5"` is not 5 and `true` is not 1."""
 
     model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 class TextPart(StrictModel):
@@ -47,13 +58,20 @@ class RefusalPart(StrictModel):
     refusal: str
 
 
-class MediaPart(StrictModel):
-    """Accepted by type only to be refused with a reason: the models here read text."""
+def _part_kind(part: Any) -> str | None:
+    """The tag of a part; tags are no identifiers, so that they do not show in the paths of errors."""
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "<refusal>" if kind == "refusal" else "<text>" if kind in TEXT_PARTS else None
 
-    type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
 
-
-Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
+Part = Annotated[
+    Annotated[TextPart, Tag("<text>")] | Annotated[RefusalPart, Tag("<refusal>")],
+    Discriminator(
+        _part_kind,
+        custom_error_type="unsupported_content",
+        custom_error_message="the models here read text only, so parts are of type `text`",
+    ),
+]
 Content = str | list[Part]
 
 
@@ -148,7 +166,7 @@ class Speculation(BaseModel):
     enabled: bool = True
     """False decodes plainly."""
     method: Method | None = None
-    k: Annotated[int, Field(ge=0, le=64)] | None = None
+    k: Annotated[int, Field(ge=0, le=64), _INTEGRAL] | None = None
     """Fixed draft length, never paused; 0 decodes plainly."""
     p_min: Unit | None = None
     verify: VerifyRule | None = None
@@ -165,9 +183,9 @@ class GenerationBody(BaseModel):
     max_tokens: Positive | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), _INTEGRAL] | None = None
     stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), _INTEGRAL] | None = None
     """-1 draws a seed."""
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     top_p: Unit | None = None
@@ -204,7 +222,7 @@ class ChatBody(GenerationBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _INTEGRAL] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -219,7 +237,7 @@ class CompletionBody(GenerationBody):
     """`POST /v1/completions`: a raw prompt without a template."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _INTEGRAL] | None = None
     echo: bool | None = None
     suffix: str | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES), _INTEGRAL] | None = None

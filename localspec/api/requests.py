@@ -16,7 +16,6 @@ from localspec.api.bodies import (
     GenerationBody,
     JsonObjectFormat,
     JsonSchemaFormat,
-    MediaPart,
     NamedTool,
     RefusalPart,
     Tool,
@@ -214,12 +213,12 @@ def _continues(body: ChatBody) -> bool:
 
 
 def _messages(body: ChatBody, ground: Ground) -> tuple[Message, ...]:
-    own = tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages))
+    own = tuple(_message(message) for message in body.messages)
     # The operator's system prompt is a default like any other: a request that brings its own keeps it.
     return own if any(m.role in ("system", "developer") for m in own) else ground.base.messages + own
 
 
-def _message(message: ChatMessage, path: str) -> Message:
+def _message(message: ChatMessage) -> Message:
     extra: dict[str, Any] = {}
     if message.name is not None:
         extra["name"] = message.name
@@ -229,27 +228,13 @@ def _message(message: ChatMessage, path: str) -> Message:
         extra["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         extra["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-    return Message(message.role, text_of(message.content, f"{path}.content"), tuple(extra.items()))
+    return Message(message.role, _text_of(message.content), tuple(extra.items()))
 
 
-def text_of(content: Content | None, path: str) -> str:
-    """The text of a message's content.
-
-    Raises:
-        BodyError: a part is an image, sound or file.
-    """
+def _text_of(content: Content | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    texts: list[str] = []
-    for i, part in enumerate(content):
-        if isinstance(part, MediaPart):
-            raise BodyError(
-                f"`{path}[{i}]` is of type `{part.type}`: this server's models read text only",
-                param=f"{path}[{i}]",
-                code="unsupported_content",
-            )
-        texts.append(part.refusal if isinstance(part, RefusalPart) else part.text)
-    return "\n".join(texts)
+    return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
 
 
 def _capped(wanted: int | None, ground: Ground) -> int | None:
