@@ -5,6 +5,7 @@ The model lives behind `make_session`, usually in a worker process: this package
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -77,6 +78,8 @@ def run_chat(
         screens or {},
     )  # fmt: skip
     app = make_app(setup)
+    # A full collection walks every object of the imported modules: 60 ms on a slow core, every few seconds.
+    gc.freeze()
     try:
         app.run(inline=inline, inline_no_clear=inline)
     finally:

@@ -5,7 +5,7 @@ Knows no widgets and no engine; what is shown and what is stored are the same tu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -163,7 +163,7 @@ class Conversation:
         turns = self.turns if continue_last else self.turns[:-1]
         system = (Message("system", self.system),) if self.system else ()
         return Request(
-            messages=system + tuple(_message(turn) for turn in turns),
+            messages=system + _messages(turns),
             sampling=self.settings.sampling,
             speculation=self.settings.speculation,
             max_tokens=self.settings.max_tokens,
@@ -196,7 +196,15 @@ class Conversation:
         self.store.put_turn(self.chat_id, position, self.turns[position].to_turn())
 
 
-def _message(turn: LiveTurn) -> Message:
-    reasoning = turn.transcript.reasoning
-    extra = (("reasoning_content", reasoning),) if reasoning else ()
-    return Message(turn.role, turn.content, extra)
+def _messages(turns: Sequence[LiveTurn]) -> tuple[Message, ...]:
+    """The turns as messages. Questions that were never answered join the next one: many templates refuse
+    two user messages in a row."""
+    messages: list[Message] = []
+    for turn in turns:
+        reasoning = turn.transcript.reasoning
+        extra = (("reasoning_content", reasoning),) if reasoning else ()
+        if messages and messages[-1].role == turn.role == "user":
+            messages[-1] = Message("user", f"{messages[-1].content}\n\n{turn.content}")
+        else:
+            messages.append(Message(turn.role, turn.content, extra))
+    return tuple(messages)

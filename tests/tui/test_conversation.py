@@ -88,6 +88,15 @@ def test_reasoning_is_told_apart(chat: Conversation) -> None:
     assert chat.request().messages[2] == Message("assistant", "yes", (("reasoning_content", "hmm"),))
 
 
+def test_a_question_without_an_answer_joins_the_next_one(store: ChatStore) -> None:
+    """As after a kill between question and reply: templates refuse two user messages in a row."""
+    chat_id = store.create(title="t", pair="demo")
+    store.put_turn(chat_id, 0, Turn("user", "first"))
+    chat = Conversation.resume(store, chat_id, ChatSettings())
+    chat.ask("second")
+    assert chat.request().messages == (Message("user", "first\n\nsecond"),)
+
+
 def test_again_keeps_the_stored_reply_until_the_new_one_has_text(chat: Conversation) -> None:
     chat.ask("one")
     reply(chat, "old")

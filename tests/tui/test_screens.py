@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static
 
+from localspec.engine.events import Notice
 from localspec.errors import UsageError
 from localspec.store import ChatStore, Turn
 from localspec.tui import why_no_screen
@@ -22,8 +26,9 @@ from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.settings import SettingsScreen
 from tests.kit.scripted import ScriptedSession, words_as_events
-from tests.tui.kit import Chat, SteppedSession, chatting, config, make_setup, run
+from tests.tui.kit import Chat, Clock, SteppedSession, chatting, config, make_setup, reply_of, run
 
+ROOT = Path(__file__).parents[2]
 HELLO = words_as_events("Hello there, how are you")
 
 
@@ -391,6 +396,56 @@ class TestSurroundings:
 
         run(work())
 
+    def test_without_colour_drafted_tokens_still_show(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+
+        async def work() -> None:
+            events = reply_of("The", " cat", " sat", drafted=(False, True, False))
+            async with chatting(tmp_path, lambda: ScriptedSession([events])) as chat:
+                await chat.ask("one")
+                await chat.pilot.press("f4")
+                await chat.wait_text("The╎ cat╎ sat")
+                region = chat.screen.query(".part").last().region
+                strip = chat.app.screen._compositor.render_strips(chat.app.size)[region.y]
+                for line_filter in chat.app.get_line_filters():
+                    strip = strip.apply_filter(line_filter, chat.app.background_colors[0])
+                segments = [segment for segment in strip if segment.style is not None]
+                underlined = "".join(s.text for s in segments if s.style and s.style.underline)
+                assert underlined == " cat"
+                colours = {s.style.color.triplet for s in segments if s.style and s.style.color}
+                assert all(triplet is None or len({*triplet}) == 1 for triplet in colours)  # only greys
+
+        run(work())
+
+    def test_remarks_of_a_load_are_shown(self, tmp_path: Path) -> None:
+        def make(wish: object, notify: Callable[[Any], None]) -> ScriptedSession:
+            notify(Notice("raised", "n_ubatch raised to 18"))
+            return ScriptedSession([HELLO])
+
+        async def work() -> None:
+            async with chatting(tmp_path, make_session=make) as chat:
+                await chat.wait_text("n_ubatch raised to 18")
+
+        run(work())
+
+    def test_a_long_reply_is_saved_while_it_runs(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            clock = Clock()
+            session = SteppedSession([HELLO])
+            async with chatting(tmp_path, lambda: session, clock=clock) as chat:
+                await chat.type("one")
+                await chat.wait(lambda: session.replies, "the reply")
+                session.replies[0].let(2)
+                await chat.wait_text("Hello")
+                clock.now += 6
+                session.replies[0].let(1)
+                store = chat.screen.setup.store
+                await chat.wait(lambda: len(store.load(1).turns) == 2, "the half reply in the store")
+
+        run(work())
+
     def test_a_screen_is_only_drawn_on_a_terminal_that_can(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert why_no_screen({}) == "stdin is not a terminal"
 
@@ -406,3 +461,22 @@ class TestSurroundings:
         assert why_no_screen({"TERM": "dumb"}) == "the terminal (TERM=dumb) cannot place the cursor"
         monkeypatch.setattr("sys.stdout", None)
         assert why_no_screen({"TERM": "xterm"}) == "stdout is not a terminal"
+
+
+def test_the_screen_needs_no_engine(tmp_path: Path) -> None:
+    """First paint and memory: the process of the screen never loads what the worker needs."""
+    script = """
+import asyncio, sys
+from pathlib import Path
+from tests.tui.kit import chatting
+async def work():
+    async with chatting(Path(sys.argv[1])) as chat:
+        await chat.ask("hello")
+asyncio.run(work())
+print(sorted({"llama_cpp", "huggingface_hub", "numpy", "gguf", "jinja2", "fastapi"} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
