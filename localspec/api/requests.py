@@ -50,7 +50,7 @@ def chat_requests(body: ChatBody, ground: Ground) -> list[Request]:
     Raises:
         BodyError: a field is out of range for this pair or contradicts another.
     """
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise BodyError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     tools = wanted_tools(body)
     offered = tuple(tool.model_dump(exclude_unset=True) | {"type": "function"} for tool in tools)
@@ -168,10 +168,9 @@ def _sampling(body: GenerationBody, ground: Ground) -> SamplingSettings:
 
 def _biases(biases: dict[str, float], n_vocab: int) -> Iterable[tuple[int, float]]:
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_vocab):
+        if int(key) >= n_vocab:
             raise BodyError(
-                f"`logit_bias` has the key `{key[:40]}`; keys are token ids below {n_vocab}",
-                param="logit_bias",
+                f"`logit_bias` has the token {key}, the model's last is {n_vocab - 1}", param="logit_bias"
             )
         yield int(key), bias
 

@@ -217,6 +217,7 @@ class Dispatcher:
         with self._lock:
             late = [t for t in self._queue.items() if now - t.queued_at > self._limits.queue_s]
             current = self._current
+            preparing = current is not None and current.reply is None
         for ticket in late:
             ticket.deliver(
                 QueueFullError(f"the request waited {self._limits.queue_s:g} s and was not reached")
@@ -225,7 +226,7 @@ class Dispatcher:
         if current is None or current.started_at is None:
             return
         ran = now - current.started_at
-        if current.reply is None and ran > self._limits.start_s:
+        if preparing and ran > self._limits.start_s:
             message = f"the request could not be prepared within {self._limits.start_s:g} s"
             current.deliver(TimeLimitError(message))
             log.warning("%s; the worker is restarted", message)
