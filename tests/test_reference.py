@@ -10,13 +10,14 @@ from localspec.selftest import VARIANTS
 from tests.kit.ggufs import syn
 from tests.kit.reference import Llama, Qwen2
 from tests.kit.reference_drafters import DFlash, Eagle3, Medusa, Nextn
+from tests.kit.reference_mimo2 import Mimo2
 
 
 def prompt(name: str = "syn", length: int = 30) -> list[int]:
     return [int(id) for id in np.random.default_rng(1).choice(VARIANTS[name].live, length)]
 
 
-@pytest.mark.parametrize("name", ["syn", "syn-tied", "syn-near", "syn-8", "syn-qwen2"])
+@pytest.mark.parametrize("name", ["syn", "syn-tied", "syn-near", "syn-8", "syn-qwen2", "syn-chain"])
 def test_the_dense_reference_equals_llama_cpp(name: str) -> None:
     """Within 1e-3, the bound for numeric checks in the EXACT profile; 1e-5 is usual."""
     ids = prompt(name)
@@ -28,7 +29,7 @@ def test_the_dense_reference_equals_llama_cpp(name: str) -> None:
     rows = context.run(np.array(ids, np.int32), 0, 0, len(ids)).copy()
     context.close()
     model.close()
-    reference = Qwen2 if name == "syn-qwen2" else Llama
+    reference = {"syn-qwen2": Qwen2, "syn-chain": Mimo2}.get(name, Llama)
     assert np.abs(rows - reference(syn(name)).forward(ids).logits).max() < 1e-3
 
 

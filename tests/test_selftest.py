@@ -148,7 +148,7 @@ KINDS: dict[str, FileKind] = {
 def test_the_header_tells_what_a_file_is(variant: Variant) -> None:
     stem = variant.name.removesuffix("-few")
     expected = stem if stem in ("dspark", "dflash2") else KINDS[variant.kind]
-    if variant.name.startswith("syn-mtp") and variant.kind == "target":
+    if variant.name.startswith(("syn-mtp", "syn-chain")) and variant.kind == "target":
         expected = "model with nextn"
     header = read_header(syn(variant.name))
     assert draft_kind(header) == expected

@@ -24,7 +24,7 @@ from tests.engine.learned import EXACT
 from tests.kit.ggufs import syn
 
 LOAD = replace(EXACT, k_max=4)
-HEADS = {"eagle3": ("syn", "eagle3"), "mtp": ("syn-mtp", "syn-mtp"), "dflash": ("syn", "dflash2")}
+HEADS = {"eagle3": ("syn", "eagle3"), "mtp": ("syn-chain", "syn-chain"), "dflash": ("syn", "dflash2")}
 SIDECARS = {
     "eagle3": ("syn", "eagle3"), "mtp": ("syn-hyb", "syn-mtp-only"), "dflash": ("syn", "dspark"),
     "medusa": ("syn", "medusa-lm"), "draft": ("syn", "syn-near"),

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from localspec.errors import unknown
 from localspec.selftest import targets
+from localspec.selftest.chained import write_mimo2
 from localspec.selftest.drafts import (
     Draft,
     write_dflash,
@@ -32,7 +33,7 @@ Kind = Literal["target", "eagle3", "mtp", "dflash", "medusa", "unembedding"]
 
 SYN, OTHER, HEADS = Draw(seed=5), Draw(seed=2), Draw(seed=3)
 # Seeds whose greedy text keeps moving from any start: with few live ids most have a favourite id.
-SYN_FEW, SYN_SWA = Draw(seed=28), Draw(seed=10)
+SYN_FEW, SYN_SWA, SYN_CHAIN = Draw(seed=28), Draw(seed=10), Draw(seed=130)
 FEW = tuple(TEXT.tokens.index(letter) for letter in "abcd")
 """Live ids of the `-few` targets: random drafts are then right about one time in four."""
 _CHATML = replace(TEXT, add_bos=False, template=CHAT_TEMPLATE.removeprefix("{{ bos_token }}"))
@@ -121,6 +122,9 @@ def _with_nextn() -> Iterable[Variant]:
     yield _target(Target("syn-mtp-b", OTHER, _CHATML), "the same with other weights", nextn)
     yield _target(
         Target("syn-mtp-few", SYN_FEW, _CHATML, live=FEW), "syn-hyb-few with one NextN layer", nextn
+    )
+    yield _target(
+        Target("syn-chain", SYN_CHAIN, _CHATML, live=FEW), "three NextN layers that take turns", write_mimo2
     )
     alone = Target("syn-mtp-only", SYN, _CHATML, base="syn-hyb")
     yield Variant(

@@ -22,6 +22,7 @@ from localspec.engine.backend.features import (
 )
 from localspec.engine.backend.model import Model, ModelSettings, load_model
 from localspec.engine.drafters.base import Drafter
+from localspec.engine.drafters.chained import ChainedDrafter
 from localspec.engine.drafters.dflash import DFlashDrafter
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.head_context import BlockCells, PairCells
@@ -210,10 +211,12 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
     )
     try:
         features = NextnRows(pair.context)
-        cells = PairCells(context, close, features=None)
+        cells = PairCells(context, close, features=None, n_layers=model.n_layer_nextn)
     except LocalspecError:
         close()
         raise
+    if cells.n_layers > 1:
+        return ChainedDrafter("mtp", cells, features, pair.model.n_vocab), model.name
     return FeatureDrafter("mtp", cells, features, pair.model.n_vocab, offset=1), model.name
 
 

@@ -17,7 +17,7 @@ from localspec.engine.adapt import FixedPolicy
 from localspec.engine.drafters import hidden
 from localspec.engine.drafters.base import Draft
 from localspec.engine.drafters.features import FeatureDrafter
-from localspec.engine.drafters.head_context import BlockCells
+from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.hidden import FeatureStore
 from localspec.engine.events import Token
 from localspec.selftest import drafts
@@ -338,3 +338,8 @@ def test_the_check_notices_a_hidden_row_off_by_one() -> None:
 
     with patched(MedusaDrafter, "observe", observe), pytest.raises(AssertionError):
         checked_reply(BY_KIND["medusa"])
+
+
+def test_the_check_notices_layers_that_do_not_take_turns() -> None:
+    with patched(PairCells, "use_layer", lambda self, index: None), pytest.raises(AssertionError):
+        checked_reply(BY_KIND["mtp layers in turn"])

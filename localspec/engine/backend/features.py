@@ -164,6 +164,13 @@ def emit_nextn(context: Context, *, masked: bool) -> None:
     staging("set_embeddings_nextn")(context.handle, True, masked)
 
 
+def select_nextn_layer(context: Context, index: int) -> None:
+    """Which of several MTP layers the next decodes of an MTP context run; an index too high would abort."""
+    if not 0 <= index < context.model.n_layer_nextn:
+        raise EngineError(f"MTP layer {index} of {context.model.n_layer_nextn}")
+    staging("set_nextn_layer_offset")(context.handle, index)
+
+
 def set_causal(context: Context, causal: bool) -> None:
     """Whether a row sees only the rows before it; without, a batch must fit one micro-batch."""
     library().llama_set_causal_attn(context.handle, causal)

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.backend.context import Context, Ids
-from localspec.engine.backend.features import EmbeddingRunner, emit_nextn, nextn_rows, set_causal
+from localspec.engine.backend.features import (
+    EmbeddingRunner,
+    emit_nextn,
+    nextn_rows,
+    select_nextn_layer,
+    set_causal,
+)
 from localspec.errors import EngineError
 
 Floats = NDArray[np.float32]
@@ -37,7 +43,7 @@ class HeadCells:
             return self._n
         context = self._context
         window = context.model.n_swa if not context.settings.swa_full else 0
-        if window and context.first_position(0) > max(0, n - window):
+        if window and context.first_position(0) > max(0, n - window + 1):
             n = 0
         if not context.remove(0, n):
             raise EngineError("the draft context refused to drop its newest cells")
@@ -56,10 +62,16 @@ class PairCells(HeadCells):
     Args:
         features: width of the target's features, encoded by the model's own encoder before they are
             paired (EAGLE-3); None = features are paired as they are (MTP).
+        n_layers: MTP layers that take turns.
     """
 
-    def __init__(self, context: Context, close: Callable[[], None], *, features: int | None) -> None:
+    def __init__(
+        self, context: Context, close: Callable[[], None], *, features: int | None, n_layers: int = 1
+    ) -> None:
         super().__init__(context, close)
+        self.n_layers = n_layers
+        if n_layers > 1:
+            select_nextn_layer(context, 0)
         self.n_batch = context.n_batch
         self._width = context.model.n_embd_out if features is None else context.model.n_embd
         self._pairs = EmbeddingRunner(context, self._width, tokens=True)
@@ -81,6 +93,10 @@ class PairCells(HeadCells):
     def decode(self, tokens: Ids, rows: Floats, start: int, *, outputs: bool) -> None:
         self._n = start + len(tokens)  # also when the decode fails half-way: what may be there is dropped
         self._pairs.decode(rows, start, outputs=outputs, tokens=tokens)
+
+    def use_layer(self, index: int) -> None:
+        """Decode with this MTP layer from now on, of those that take turns."""
+        select_nextn_layer(self._context, index)
 
     def last(self, n: int) -> tuple[Floats, Floats]:
         """(logits `[n_vocab]` view, hidden row `[n_embd]` copy) of the last of `n` output rows."""
