@@ -54,8 +54,8 @@ class TestFairQueue:
         queue: FairQueue[str] = FairQueue()
         for i in range(100):
             queue.push("flood", f"c{i}", f"flood-{i}")
-        queue.push("agent", "c", "agent")
-        assert [queue.pop(), queue.pop()] == ["flood-0", "agent"]
+        queue.push("other", "c", "other")
+        assert [queue.pop(), queue.pop()] == ["flood-0", "other"]
 
     def test_conversations_of_a_client_take_turns(self) -> None:
         queue: FairQueue[str] = FairQueue()

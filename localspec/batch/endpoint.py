@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from localspec import __version__
 from localspec.api.faults import Fault
 from localspec.batch.lines import CHAT_URL, Item
 from localspec.batch.results import Result, failed
@@ -86,7 +85,7 @@ async def ask_all(
         raise UsageError(f"`{endpoint.url}` is no URL", hint="give the base, like http://127.0.0.1:8000/v1")
     client = httpx2.AsyncClient(
         base_url=endpoint.base,
-        headers=_headers(endpoint),
+        headers={"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {},
         timeout=httpx2.Timeout(endpoint.read_s, connect=CONNECT_S),
         limits=httpx2.Limits(max_connections=endpoint.concurrency),
         transport=transport,
@@ -106,13 +105,6 @@ async def ask_all(
                     group.create_task(worker())
         except* OutsideError as errors:
             raise errors.exceptions[0] from None
-
-
-def _headers(endpoint: Endpoint) -> dict[str, str]:
-    headers = {"User-Agent": f"localspec/{__version__}"}
-    if endpoint.api_key:
-        headers["Authorization"] = f"Bearer {endpoint.api_key}"
-    return headers
 
 
 class _Asker:
