@@ -141,7 +141,7 @@ async def measure(text: str, tokens: int, rate_tps: float, size: tuple[int, int]
             watcher = asyncio.create_task(watch())
             start = time.perf_counter()
             await chat.pilot.press("enter")
-            while not chat.screen.conversation.turns or chat.screen.controller.busy or writer._growing:
+            while not chat.screen.conversation.turns or chat.screen.controller.busy or writer.busy:
                 await asyncio.sleep(0.02)
             wall = time.perf_counter() - start
             watcher.cancel()

@@ -87,7 +87,7 @@ PROMPT_ACTIONS: tuple[Action, ...] = (
 )
 """Keys of the prompt alone; they have no slash command."""
 
-BY_ID: Mapping[str, Action] = {action.id: action for action in (*ACTIONS, *PROMPT_ACTIONS)}
+BY_ID: dict[str, Action] = {action.id: action for action in (*ACTIONS, *PROMPT_ACTIONS)}
 BY_SLASH: Mapping[str, Action] = {action.slash: action for action in ACTIONS if action.slash}
 
 

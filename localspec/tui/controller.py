@@ -141,8 +141,12 @@ class Controller:
                 old.close()  # first: two models rarely fit at once
             session = self._make_session(wish, notify)
             with self._lock:
-                if number == self._load_number:
+                current = number == self._load_number
+                if current:
                     self._session = session
+            if not current:  # stopped meanwhile: not even its load is awaited
+                session.close()
+                return
             info = session.info
         except LocalspecError as error:
             self._load_ended(number, session, error)

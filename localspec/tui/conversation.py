@@ -79,6 +79,8 @@ class Conversation:
         self.settings = settings
         self.system = system
         self.title = ""
+        self._named = False
+        """The title is the user's own."""
         self.chat_id: int | None = None
         self.turns: list[LiveTurn] = []
 
@@ -91,7 +93,7 @@ class Conversation:
         """
         chat = store.load(chat_id)
         self = cls(store, chat.pair, ChatSettings.from_data(chat.settings, default), chat.system)
-        self.title, self.chat_id = chat.title, chat.id
+        self.title, self.chat_id, self._named = chat.title, chat.id, True
         self.turns = [LiveTurn(t.role, Transcript.of_turn(t), t.ending, t.note) for t in chat.turns]
         return self
 
@@ -146,6 +148,13 @@ class Conversation:
             self.store.truncate(self.chat_id, len(self.turns))
         return text
 
+    def forget_if_empty(self) -> None:
+        """A chat whose only question was taken back is a new chat again."""
+        if not self.turns and self.chat_id is not None:
+            self.store.delete(self.chat_id)
+            self.chat_id = None
+            self.title = self.title if self._named else ""
+
     def carry_on(self) -> LiveTurn:
         """The last reply, to be continued.
 
@@ -179,7 +188,7 @@ class Conversation:
         """
         if self.chat_id is not None:
             self.store.rename(self.chat_id, title)
-        self.title = title
+        self.title, self._named = title, True
 
     def set_system(self, text: str) -> None:
         self.system = text

@@ -36,6 +36,11 @@ class ReplyWriter:
         self._flush_due = False
         self._saved_at = 0.0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is being written, its last events not yet drawn included."""
+        return self._growing is not None
+
     def begin(self, reply: LiveTurn, *, continue_last: bool = False) -> None:
         """Let the model write a reply whose view is mounted."""
         screen = self._screen
@@ -114,7 +119,9 @@ class ReplyWriter:
     async def refused(self, error: LocalspecError) -> None:
         """The session did not start the reply."""
         reply, self._growing = self._growing, None
-        if reply is not None and not reply.transcript.pieces:
+        if reply is not None and reply.transcript.pieces:
+            await self._screen.view.finish(reply)  # it was to be continued
+        elif reply is not None:
             await self._undo(reply)
         self.replaced = None
         self._screen.give_back()
@@ -131,8 +138,9 @@ class ReplyWriter:
             return
         question = screen.conversation.turns[-2]
         text = screen.conversation.take_back()
+        screen.conversation.forget_if_empty()
         await screen.view.drop(question)
-        screen.prompt.give_back(text)
+        screen.return_question(text)
 
     def settle(self) -> None:
         """The program ends: keep what the running reply has said so far."""

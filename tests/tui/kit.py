@@ -14,7 +14,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from localspec.config import Config
-from localspec.engine.events import Done, Event, Loading, Notice, Prefill, Round, Token
+from localspec.engine.events import Done, Event, Loading, Prefill, Round, Token
 from localspec.engine.settings import Request
 from localspec.errors import LocalspecError
 from localspec.interfaces import DeviceMemory, MemoryItem, SessionInfo
@@ -23,7 +23,7 @@ from localspec.tui.app import LocalspecApp, make_app
 from localspec.tui.controller import Wish
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.setup import ChatSetup
-from tests.kit.scripted import INFO, ScriptedReply, ScriptedSession, summary, words_as_events
+from tests.kit.scripted import INFO, ScriptedSession, summary, words_as_events
 
 GIB = 1 << 30
 RICH_INFO = replace(
@@ -161,9 +161,7 @@ class Chat:
         await self.finished()
 
     async def finished(self) -> None:
-        await self.wait(
-            lambda: self.screen.writer._growing is None and not self.screen.controller.busy, "finished"
-        )
+        await self.wait(lambda: not self.screen.writer.busy and not self.screen.controller.busy, "finished")
         await self.pilot.pause()
 
     def toasts(self) -> str:
@@ -240,16 +238,3 @@ def reply_of(*words: str, drafted: Sequence[bool] = (), done: Done | None = None
         events.append(Token(i, word, "content", from_draft, "ngram", i))
         events.append(Round("ngram", 1, 1, int(from_draft), 2, 4 + i, 0.001, 0.01, 0.0, 1))
     return [*events, done or Done("stop", summary(len(words)))]
-
-
-__all__ = [
-    "RICH_INFO",
-    "Chat",
-    "Clock",
-    "Notice",
-    "ScriptedReply",
-    "SteppedSession",
-    "chatting",
-    "reply_of",
-    "run",
-]

@@ -116,6 +116,30 @@ class TestSending:
 
         run(work())
 
+    def test_a_message_sent_before_the_last_tokens_are_drawn_waits_for_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localspec.tui.pacing.BASE_S", 0.4)
+        monkeypatch.setattr("localspec.tui.pacing.LONGEST_S", 0.4)
+
+        async def work() -> None:
+            session = SteppedSession([HELLO])
+            async with chatting(tmp_path, lambda: session) as chat:
+                await chat.type("one")
+                await chat.wait(lambda: session.replies, "the reply")
+                session.replies[0].let(3)
+                await chat.wait_text("Hello there,")
+                session.replies[0].let_all()
+                await chat.wait(lambda: chat.screen.controller.state == "ready", "the end of the reply")
+                assert chat.screen.writer.busy  # its last events wait for the next flush
+                await chat.type("two")
+                await chat.wait(lambda: len(session.replies) == 2, "the second message")
+                session.replies[1].let_all()
+                await chat.finished()
+                assert session.requests[1].messages[1].content == "Hello there, how are you"
+
+        run(work())
+
     def test_a_queued_message_returns_to_the_prompt_when_stopped(self, tmp_path: Path) -> None:
         async def work() -> None:
             session = SteppedSession([HELLO])
@@ -325,6 +349,34 @@ class TestChanging:
 
         run(work())
 
+    def test_a_continuation_goes_on_in_the_middle_of_a_line_of_code(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            cut = reply_of("```python\n", "value = comp", done=Done("length", summary(2)))
+            session = ScriptedSession([cut, reply_of("ute(1)\n", "```")])
+            async with chatting(tmp_path, lambda: session) as chat:
+                await chat.ask("one")
+                await chat.type("/continue")
+                await chat.finished()
+                await chat.wait_text("value = compute(1)")
+
+        run(work())
+
+    def test_a_continuation_that_is_refused_leaves_the_reply(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            cut = reply_of("half", " an", done=Done("length", summary(2)))
+            session = SteppedSession([cut, PromptTooLongError("the context is full")])
+            async with chatting(tmp_path, lambda: session) as chat:
+                await chat.type("one")
+                await chat.wait(lambda: session.replies, "the reply")
+                session.replies[0].let_all()
+                await chat.finished()
+                await chat.type("/continue")
+                await chat.wait_text("the context is full")
+                assert "half an" in chat.text() and "cut at max_tokens" in chat.text()
+                assert stored(chat)[1] == ("half an", "length")
+
+        run(work())
+
     def test_copy_gives_the_source_and_not_what_is_drawn(self, tmp_path: Path) -> None:
         async def work() -> None:
             source = "# Title\n\n**bold** \x1b[31m\n\n```python\nx = 1\n```\n"
@@ -410,6 +462,26 @@ class TestErrors:
                 await chat.wait_text("the prompt has 9000 tokens, the context 4096")
                 assert chat.screen.prompt.text == "very long"
                 assert chat.screen.conversation.turns == []
+
+        run(work())
+
+    def test_files_of_a_refused_message_stay_attached(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            (tmp_path / "big.txt").write_text("x" * 5000)
+            session = SteppedSession([PromptTooLongError("too long"), HELLO])
+            async with chatting(tmp_path, lambda: session) as chat:
+                await chat.type(f"/attach {tmp_path / 'big.txt'}")
+                await chat.type("summarise")
+                await chat.wait_text("too long")
+                await chat.wait_text("attached: big.txt")
+                assert chat.screen.prompt.text == "summarise"
+                assert chat.screen.setup.store.find() == [] and "new chat" in chat.text()
+                await chat.pilot.press("enter")
+                await chat.wait(lambda: session.replies, "the reply")
+                session.replies[0].let_all()
+                await chat.finished()
+                assert len(session.requests[1].messages[0].content) > 5000
+                assert "more characters were sent" in chat.text()
 
         run(work())
 

@@ -136,6 +136,31 @@ def test_a_load_can_be_stopped_and_its_session_is_closed_when_it_comes() -> None
     assert rig.controller.state == "failed" and not rig.has(Loaded)
 
 
+def test_a_session_that_comes_after_the_stop_is_closed_without_waiting_for_its_load() -> None:
+    gate = threading.Event()
+
+    class NeverReady(SteppedSession):
+        @property
+        def info(self) -> Any:
+            raise AssertionError("nobody needs this load")
+
+        @info.setter
+        def info(self, value: Any) -> None: ...
+
+    made: list[NeverReady] = []
+
+    def make(wish: Wish, notify: Callable[[Loading], None]) -> Any:
+        gate.wait(5)
+        made.append(NeverReady([[]]))
+        return made[-1]
+
+    rig = Rig(make)
+    rig.controller.load(Wish())
+    rig.controller.stop()
+    gate.set()
+    until(lambda: made and made[0].closed)
+
+
 @pytest.mark.parametrize("when", ["making", "loading"])
 def test_a_failed_load_is_told(when: str) -> None:
     class Broken(SteppedSession):

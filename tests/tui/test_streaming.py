@@ -42,7 +42,7 @@ async def timed(chat: Chat) -> list[float]:
     chat.screen.prompt.insert("go")
     await chat.pilot.press("enter")
     await chat.wait(lambda: chat.screen.conversation.turns, "the question")
-    await chat.wait(lambda: not writer._growing and not chat.screen.controller.busy, "the end", 120)
+    await chat.wait(lambda: not writer.busy and not chat.screen.controller.busy, "the end", 120)
     await chat.pilot.pause()
     return costs
 

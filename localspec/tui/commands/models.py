@@ -56,7 +56,7 @@ def toggle(screen: ChatScreen, argument: str) -> None:
     else:
         wanted = "off"
     screen.hold(changed(screen.held, "method", wanted))
-    if screen.controller.state in ("replying", "stopping"):
+    if screen.writer.busy:
         screen.tell(f"speculation {'off' if wanted == 'off' else 'on'} from the next reply")
     else:
         screen.spec = spec_state(screen.controller.info, screen.conversation.settings.speculation)

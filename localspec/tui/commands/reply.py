@@ -22,15 +22,16 @@ def need_ready(screen: ChatScreen) -> None:
     Raises:
         UsageError: with what it is doing.
     """
-    if screen.controller.busy:
-        raise UsageError(f"the model is {screen.controller.state}", hint="Esc stops it")
+    need_idle(screen)
+    if screen.controller.state == "loading":
+        raise UsageError("the model is still loading", hint="Esc stops it")
     if screen.controller.state != "ready":
         raise UsageError("no model is loaded", hint="/reload or F2")
 
 
 def need_idle(screen: ChatScreen) -> None:
     """Refuse while a reply runs: the chat cannot change under it."""
-    if screen.controller.state in ("replying", "stopping"):
+    if screen.writer.busy:
         raise UsageError("a reply is running", hint="Esc stops it")
 
 
@@ -58,7 +59,7 @@ async def carry_on(screen: ChatScreen, argument: str) -> None:
     reply = screen.conversation.carry_on()
     view = screen.view.view_of(reply)
     if view is not None:
-        view.carry_on()
+        await view.carry_on()
     screen.writer.begin(reply, continue_last=True)
 
 

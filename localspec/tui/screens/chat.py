@@ -84,6 +84,8 @@ class ChatScreen(Screen[None]):
         self.queued: str | None = setup.initial_prompt
         self.attachments: list[tuple[str, str]] = []
         """(name, text) of files for the next message."""
+        self._sent: tuple[str, str, list[tuple[str, str]]] = ("", "", [])
+        """The last question: as sent, as typed, and its files."""
         self.editing = False
         """The prompt holds the last message, to replace it."""
         self.writer = ReplyWriter(self)
@@ -199,29 +201,35 @@ class ChatScreen(Screen[None]):
 
     async def send(self, text: str) -> None:
         """Ask, or queue the text until the model is free."""
-        if self.controller.state != "ready":
-            if self.queued is not None:
-                self.queued += "\n" + text
-            else:
-                self.queued = text
-            if self.controller.state in ("failed", "empty"):
-                self.give_back()
-                self.tell_error(UsageError("no model is loaded", hint="/reload or F2"))
+        if self.writer.busy or self.controller.state == "loading":
+            self.queued = text if self.queued is None else f"{self.queued}\n{text}"
             self.refresh_status()
+            return
+        if self.controller.state != "ready":
+            self.prompt.give_back(text)
+            self.tell_error(UsageError("no model is loaded", hint="/reload or F2"))
             return
         if self.editing:
             self.editing = False
-            old = (
-                self.conversation.turns[-2:] if self.conversation.last_reply else self.conversation.turns[-1:]
-            )
+            old = self.conversation.turns[-2 if self.conversation.last_reply else -1 :]
             self.conversation.take_back()
             await self.view.drop(*old)
         whole = "".join(commands.attached(name, body) for name, body in self.attachments) + text
-        self.attachments.clear()
+        self._sent = (whole, text, self.attachments)
+        self.attachments = []
         reply = self.conversation.ask(whole)
         await self.view.add(*self.conversation.turns[-2:])
         self.view.anchor()
         self.writer.begin(reply)
+
+    def return_question(self, whole: str) -> None:
+        """A question that got no answer returns to the prompt, its files beside it."""
+        sent, text, files = self._sent
+        if whole == sent:
+            self.attachments = files + self.attachments
+            self.prompt.give_back(text)
+        else:
+            self.prompt.give_back(whole)
 
     @on(Prompt.NewestWanted)
     def _newest_wanted(self) -> None:

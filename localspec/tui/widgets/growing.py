@@ -18,10 +18,15 @@ from localspec.tui.widgets.parts import CodePart, PartView, TextPart, TokenPart
 class MarkdownBody(Vertical):
     """A Markdown text that grows."""
 
-    def __init__(self) -> None:
-        super().__init__(classes="body")
+    def __init__(self, classes: str) -> None:
+        super().__init__(classes=classes)
         self._splitter = Splitter()
         self._views: list[tuple[Part, PartView]] = []
+
+    async def clear(self) -> None:
+        """Begin an empty text."""
+        self._splitter = Splitter()
+        await self._draw()
 
     async def add(self, pieces: Sequence[Piece]) -> None:
         """Draw more text."""
@@ -57,8 +62,8 @@ class MarkdownBody(Vertical):
 class TokenBody(Vertical):
     """Tokens as they came, with marks."""
 
-    def __init__(self) -> None:
-        super().__init__(classes="body tokens")
+    def __init__(self, classes: str) -> None:
+        super().__init__(classes=classes)
         self._last: TokenPart | None = None
         self._filled = (0, 0)
 

@@ -1,0 +1,1 @@
+"""What the model picker knows and does without widgets."""
