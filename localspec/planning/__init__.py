@@ -1,0 +1,22 @@
+"""Will it fit, is the draft right, what is missing? The one place that joins what the faces ask for.
+
+Facts come from the catalogue, from headers (on disk, or read by range from the hub) or from llama.cpp itself;
+device figures from a short child process. Nothing here imports llama_cpp into the asking process.
+"""
+
+from localspec.planning.facts import unit_of
+from localspec.planning.machine import Machine, host_machine, read_machine
+from localspec.planning.pairs import plan_pairs
+from localspec.planning.result import SYMBOLS, PairPlan, Source, State
+
+__all__ = [
+    "SYMBOLS",
+    "Machine",
+    "PairPlan",
+    "Source",
+    "State",
+    "host_machine",
+    "plan_pairs",
+    "read_machine",
+    "unit_of",
+]

@@ -1,0 +1,113 @@
+"""The plan of one pair, as every face shows it: one frozen value that knows how to become JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from localspec.budget import DeviceUse, Fit, PlanItem, Suggestion
+from localspec.catalog import Evidence
+from localspec.pairing import Verdict
+
+State = Literal["installed", "partial download", "not downloaded"]
+Source = Literal["catalogue", "header", "dry-run", "measured"]
+SYMBOLS: dict[Fit, str] = {"fits": "●", "tight": "◐", "partial": "◔", "too big": "✗", "unknown": "?"}
+"""A mark beside the fit word, for readers without colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """A pair under one set of settings and devices."""
+
+    name: str
+    target: str
+    """Name of the target in the catalogue, or its file."""
+    draft: str | None
+    """The same of the companion; None when nothing but the target is loaded."""
+    method: str
+    fit: Fit
+    bytes: tuple[PlanItem, ...]
+    """(term, device, bytes); `backend context` and `reserve` are what is kept free, not allocated."""
+    total_bytes: int
+    """Everything the pair allocates on all devices."""
+    n_ctx: int
+    kv: tuple[str, str]
+    largest_ctx: int
+    """Longest context that still loads whole; 0 = none, or unknown."""
+    gpu_layers: int
+    n_layers: int
+    """Layers that could go to an accelerator, the output included."""
+    license: str | None
+    gated: bool
+    """True when the target or the draft needs an accepted licence and a token."""
+    state: State
+    evidence: tuple[Evidence, ...]
+    source: Source
+    """Where the figures come from."""
+    estimated: bool
+    """True when bytes per block were derived, not read: show `~`."""
+    simulated: bool
+    """True when compared with `--budget`: show `SIM`."""
+    compared_with: str
+    """`GPU`, `CPU` (available RAM), `SIM`, or empty when there was nothing to compare with."""
+    devices: tuple[DeviceUse, ...]
+    download_bytes: int | None
+    """Size of all files; None when one of them is unknown."""
+    reason: str | None = None
+    """Why the fit is unknown, in one sentence."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """What would make it fit; only with detail."""
+    verdict: Verdict | None = None
+    """Whether the draft belongs to the target; only with detail, and when both headers are at hand."""
+    explain: tuple[str, ...] = ()
+    """The arithmetic, line by line; only with detail."""
+
+    @property
+    def verdict_text(self) -> str | None:
+        """The verdict and its first reason, in one line."""
+        if self.verdict is None:
+            return None
+        return ": ".join((self.verdict.text, *self.verdict.reasons[:1]))
+
+    @property
+    def gain(self) -> tuple[float, float] | None:
+        """Published speed-up, lowest and highest; measured elsewhere, so show `~`."""
+        gains = [evidence.gain for evidence in self.evidence if evidence.gain]
+        return (min(low for low, _ in gains), max(high for _, high in gains)) if gains else None
+
+    @property
+    def needed_text(self) -> str:
+        """`~ 21.3 GiB`, with the mark of an estimate; `–` when no byte is known."""
+        about = "~" if self.estimated else ""
+        return f"{about}{self.total_bytes / 2**30:.1f} GiB" if self.total_bytes else "–"
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        items = [{"term": i.term, "device": i.device, "bytes": i.size_bytes} for i in self.bytes]
+        return {
+            "name": self.name,
+            "target": self.target,
+            "draft": self.draft,
+            "method": self.method,
+            "fit": self.fit,
+            "bytes": items,
+            "total_bytes": self.total_bytes,
+            "largest_ctx": self.largest_ctx,
+            "gpu_layers": self.gpu_layers,
+            "n_layers": self.n_layers,
+            "n_ctx": self.n_ctx,
+            "kv": list(self.kv),
+            "license": self.license,
+            "gated": self.gated,
+            "state": self.state,
+            "evidence": [asdict(evidence) for evidence in self.evidence],
+            "source": self.source,
+            "estimated": self.estimated,
+            "simulated": self.simulated,
+            "compared_with": self.compared_with,
+            "devices": [asdict(device) for device in self.devices],
+            "download_bytes": self.download_bytes,
+            "reason": self.reason,
+            "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
+            "verdict": asdict(self.verdict) if self.verdict else None,
+        }
