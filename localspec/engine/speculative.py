@@ -21,7 +21,7 @@ from localspec.engine.adapt import Outcome, Policy
 from localspec.engine.alarms import Alarms, repeats_itself
 from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
 from localspec.engine.stats import Stats
@@ -150,7 +150,7 @@ class Loop:
     def _prefill(self, prompt: Ids, stable: int) -> Iterator[Event]:
         """Fill the target's cache with all but the last prompt token, reusing what is there."""
         target, last = self._target, len(prompt) - 1
-        reused = _common_prefix(target.ids[: target.n_past], prompt[:last])
+        reused = common_prefix(target.ids[: target.n_past], prompt[:last])
         for drafter in self._drafters:
             reused = min(reused, drafter.reusable(prompt, reused))
         reused = target.reusable_prefix(reused)
@@ -393,9 +393,3 @@ class Loop:
             yield event
         finally:
             self._clock.back()
-
-
-def _common_prefix(a: Ids, b: Ids) -> int:
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n

@@ -21,6 +21,7 @@ from localspec.engine.backend.features import (
     target_layers,
 )
 from localspec.engine.backend.model import Model, ModelSettings, load_model
+from localspec.engine.drafters.assistant import AssistantDrafter
 from localspec.engine.drafters.base import Drafter
 from localspec.engine.drafters.chained import ChainedDrafter
 from localspec.engine.drafters.dflash import DFlashDrafter
@@ -185,17 +186,14 @@ def _dflash(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Dra
 
 
 def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    """NextN layers inside the target's file or in a sidecar."""
-    inside = companion.path == pair.files.target
-    if inside:
+    """NextN layers inside the target's file or in a sidecar, or an assistant on the target's cache."""
+    assistant = False
+    if companion.path == pair.files.target:
         model, owned = pair.model, False
         if not model.n_layer_nextn:
             raise PairingError(f"`{companion.path.name}` has no MTP layers that this llama.cpp build reads")
     else:
-        if judged(pair, companion, notify).kind == "gemma4-assistant":
-            raise PairingError(
-                f"`{companion.path.name}` reads the target's own cache, which this version cannot drive yet"
-            )
+        assistant = judged(pair, companion, notify).kind == "gemma4-assistant"
         placement = _placement(pair, load_mtp=True)
         model, owned = load_weights(companion.path, "MTP layers", placement, notify, pair.cancel), True
     if model.n_embd_out != pair.model.n_embd_out:
@@ -206,11 +204,16 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
             f"{pair.model.n_embd_out}"
         )
     batch = min(HEAD_BATCH, pair.settings.n_batch)
+    # An assistant reads the target's cells as they are stored.
+    kv = pair.settings.kv if assistant else None
     context, close = _draft_context(
-        pair, model, batch=batch, outputs=batch, shares=True, mtp=True, owned=owned
+        pair, model, batch=batch, outputs=batch, shares=True, mtp=True, owned=owned, kv=kv
     )
     try:
         features = NextnRows(pair.context)
+        if assistant:
+            steps = PairCells(context, close, features=None)
+            return AssistantDrafter("mtp", steps, features, pair.model.n_vocab), model.name
         cells = PairCells(context, close, features=None, n_layers=model.n_layer_nextn)
     except LocalspecError:
         close()
@@ -255,12 +258,14 @@ def _draft_context(
     shares: bool = False,
     mtp: bool = False,
     owned: bool = True,
+    kv: tuple[KvType, KvType] | None = None,
 ) -> tuple[Context, Callable[[], None]]:
     """A context for a draft model and the function that frees both.
 
     Args:
         shares: the draft uses tensors of the target.
         owned: the model belongs to the draft (else it is the target's own).
+        kv: types of the cache; None = what is asked for drafts.
     """
     settings = pair.settings
     assert settings.n_ctx is not None and settings.threads is not None
@@ -272,7 +277,7 @@ def _draft_context(
                 n_batch=batch,
                 n_ubatch=min(batch, settings.n_ubatch),
                 n_outputs_max=outputs,
-                kv=settings.draft_kv,
+                kv=kv or settings.draft_kv,
                 flash_attn=settings.flash_attn,
                 threads=settings.threads,
                 mtp=mtp,

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from localspec.budget.shape import row_bytes
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.context import Context, ContextSettings, Sequence
-from localspec.engine.backend.devices import add_rpc_server
+from localspec.engine.backend.devices import add_rpc_server, devices
 from localspec.engine.backend.features import LayerCapture
 from localspec.engine.backend.model import Model, ModelSettings
 from localspec.engine.costs import VerifyCosts
 from localspec.engine.drafters.base import Drafter
 from localspec.engine.events import Event, Notice
 from localspec.engine.settings import LoadSettings
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import DoesNotFitError, LocalspecError, UsageError
+from localspec.header import facts_from_header, read_header
 from localspec.interfaces import PairFiles
 from localspec.session.companions import add_companion, capture_for, load_weights, warn_of_coarse_cache
 
@@ -79,6 +81,7 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
     model = load_weights(files.target, "target", _model_settings(settings, files), notify, cancel)
     try:
         settings = replace(settings, n_ctx=_context_length(load.n_ctx, model))
+        check_cache(files, settings)
         capture = capture_for(files, model)
         context = Context(model, _target_context(settings, model), cancel=cancel, cb_eval=capture)
     except LocalspecError:
@@ -133,6 +136,29 @@ def _context_length(asked: int | None, model: Model) -> int:
     if asked < 2:
         raise UsageError(f"a context of {asked} tokens is too small", hint="use at least `--ctx 2`")
     return asked
+
+
+def check_cache(files: PairFiles, settings: LoadSettings) -> None:
+    """Refuse a KV cache beyond all memory there is: the system would end the process, not the load.
+
+    Raises:
+        DoesNotFitError: the cache alone is larger than the memory of all devices.
+    """
+    facts = facts_from_header(read_header(files.target))
+    kind_k, kind_v = settings.kv
+    per_token = sum(
+        row_bytes(kind_k, layer.n_head_kv * layer.head_k) + row_bytes(kind_v, layer.n_head_kv * layer.head_v)
+        for layer in facts.layers
+        if layer.own_kv and not layer.windowed and layer.kind not in ("recurrent", "none")
+    )
+    need = per_token * (settings.n_ctx or 0)
+    have = sum(device.total_bytes for device in devices())
+    if need > have:
+        raise DoesNotFitError(
+            f"a context of {settings.n_ctx} tokens needs a KV cache of {need / 2**30:.1f} GiB, all devices "
+            f"together have {have / 2**30:.1f} GiB",
+            hint="choose a smaller `--ctx`, or `--kv q8_0`",
+        )
 
 
 def _model_settings(settings: LoadSettings, files: PairFiles) -> ModelSettings:

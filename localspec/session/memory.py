@@ -18,7 +18,9 @@ def memory_items(pair: LoadedPair) -> tuple[MemoryItem, ...]:
     """Bytes of weights, cache and compute buffers; empty where llama.cpp's figures cannot be read."""
     items = _items("target", pair.context)
     for context in pair.draft_contexts:
-        items += _items("draft", context)
+        # llama.cpp lists weights under every context of a model; MTP layers inside the target are its own.
+        shared = context.model is pair.model
+        items += [item for item in _items("draft", context) if not (shared and item.term == "draft weights")]
     return tuple(items)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.engine.settings import Request, SamplingSettings
-from localspec.engine.text.reuse import Segment, reply_segments
-from localspec.engine.text.stream import TextStream, control_ids
+from localspec.engine.text.reuse import Segment
+from localspec.engine.text.stream import TextStream
 from localspec.engine.text.template import ChatTemplate, Prompt
 from localspec.engine.text.vocabulary import Vocabulary
 from localspec.errors import UsageError
@@ -18,14 +18,13 @@ REMEMBERED = 32
 
 
 class Prompter:
-    """The text side of one target.
+    """The text side of one target; its vocabulary must have texts.
 
     A finished reply's own ids are kept per conversation, so that the next turn's prompt repeats them
     instead of tokenising the reply again.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
         self._template = ChatTemplate(vocabulary)
         self._turns: OrderedDict[str | None, tuple[Segment, ...]] = OrderedDict()
 
@@ -50,8 +49,7 @@ class Prompter:
 
     def remember(self, request: Request, prompt: Prompt, reply: Sequence[int]) -> None:
         """Keep a turn's ids for the conversation's next prompt."""
-        ends = self._vocabulary.eog
-        self._turns[request.cache_key] = prompt.segments + reply_segments(self._template.encoder, reply, ends)
+        self._turns[request.cache_key] = prompt.segments + self._template.reply_segments(reply)
         self._turns.move_to_end(request.cache_key)
         while len(self._turns) > REMEMBERED:
             self._turns.popitem(last=False)
@@ -81,15 +79,15 @@ class Prompter:
         Raises:
             UsageError: a stop string is impossible.
         """
-        reasoning = self._template.reasoning
-        splitter = (
-            reasoning.splitter(prompt.lead, tools=bool(request.tools)) if reasoning is not None else None
-        )
-        shown = control_ids(self._vocabulary, reasoning.markers) if reasoning is not None else frozenset()
-        return TextStream(
-            self._vocabulary,
-            stops=request.stop,
-            splitter=splitter if request.prompt is None else None,
-            shown=shown,
-            hidden=self._vocabulary.eog,
-        )
+        tools = self._template.tool_format if request.tools else None
+        return self._template.stream(prompt, stops=request.stop, tools=tools)
+
+    @property
+    def template_source(self) -> str:
+        """The chat template in use, for those who parse what it makes of tool calls."""
+        return self._template.source
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every id that ends a reply."""
+        return self._template.end_ids

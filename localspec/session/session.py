@@ -22,7 +22,7 @@ from localspec.engine.events import Event, Notice
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import LoadSettings, Method, Request, SamplingSettings
 from localspec.engine.speculative import Loop
-from localspec.errors import EngineError, UsageError
+from localspec.errors import EngineError, ModelFileError, UsageError
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.session.loading import LoadedPair, Notify, load_pair
 from localspec.session.memory import memory_items
@@ -55,6 +55,9 @@ class Session:
         self._cancel_flag = CancelFlag()
         self._pair: LoadedPair | None = load_pair(files, load, notify, self._cancel_flag)
         pair = self._pair
+        if not pair.model.vocabulary.has_text:
+            pair.close()
+            raise ModelFileError(f"`{files.target}` has no tokenizer, so it cannot be a target")
         self._prompter = Prompter(pair.model.vocabulary)
         self._candidates = Candidates(pair.model.n_vocab)
         self._draft_candidates = Candidates(pair.model.n_vocab)
@@ -79,6 +82,7 @@ class Session:
             devices=devices(),
             off_reason="; ".join(pair.refused) or None,
             build=build_description(),
+            chat_template=self._prompter.template_source,
         )
 
     def cancel(self) -> None:
@@ -86,6 +90,15 @@ class Session:
         active = self._active
         if active is not None:
             active.cancel()
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Ids of the prompt that `reply` would start from now.
+
+        Raises:
+            UsageError: the request's prompt is wrong, as in `reply`.
+        """
+        self._open_pair()
+        return self._prompter.encode(request).ids
 
     def reply(self, request: Request) -> SessionReply:
         """Start a reply; see `interfaces.SessionLike.reply`."""
@@ -205,7 +218,7 @@ class Session:
             max_tokens=request.max_tokens,
             k_max=k_max,
             seed=seed,
-            eog=frozenset() if request.ignore_eog else pair.model.vocabulary.eog,
+            eog=frozenset() if request.ignore_eog else self._prompter.end_ids,
             rejection=rejection,
             logprobs=request.logprobs,
             require=request.speculation.require,

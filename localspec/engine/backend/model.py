@@ -13,8 +13,6 @@ from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.library import clear_log_tail, last_complaint, library
 from localspec.errors import EngineError, ModelFileError
 
-_CONTROL_ATTR = 1 << 3
-
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
@@ -86,6 +84,7 @@ class ModelVocabulary:
         api = library()
         self._model = model
         self._handle: Any = api.llama_model_get_vocab(model.handle)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
         self.n_vocab = model.n_vocab
         vocab = self._handle
         self.bos = _id_or_none(api.llama_vocab_bos(vocab))
@@ -107,6 +106,12 @@ class ModelVocabulary:
 
     def piece(self, id: int, special: bool = False) -> bytes:
         """Bytes a token stands for; control tokens are empty unless `special`."""
+        key = (id, special)
+        if key not in self._pieces:
+            self._pieces[key] = self._piece(id, special)
+        return self._pieces[key]
+
+    def _piece(self, id: int, special: bool) -> bytes:
         self._check(id)
         api, size = library(), 64
         while True:
@@ -134,7 +139,9 @@ class ModelVocabulary:
 
     def is_control(self, id: int) -> bool:
         self._check(id)
-        return bool(library().llama_vocab_is_control(self._handle, id))
+        api = library()
+        attributes = api.llama_vocab_get_attr(self._handle, id)
+        return bool(attributes & (api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN))
 
     @functools.cached_property
     def suppressed(self) -> tuple[int, ...]:

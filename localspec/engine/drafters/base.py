@@ -96,6 +96,24 @@ class DraftSampling:
     uniform: Callable[[], float]
 
 
+def choose(draft: Draft, row: NDArray[np.float32], more: More, sampling: DraftSampling | None) -> int | None:
+    """Add the token that a logits row `[n_vocab]` gives, unless `more` finds it not worth it.
+
+    The rule sees q, never the draw: a drawn token that is dropped biases the output.
+    """
+    q = sampling.distribution(row) if sampling else None
+    id = int(row.argmax())
+    confidence = float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum())
+    if not more(len(draft), confidence):
+        return None
+    if sampling and q and draft.q is not None:
+        id = q.draw(sampling.uniform())
+        draft.q.append(q)
+    draft.tokens.append(id)
+    draft.confidences.append(confidence)
+    return id
+
+
 class Drafter(Protocol):
     """Proposes tokens for the target to judge.
 
@@ -134,3 +152,10 @@ class Drafter(Protocol):
 
 class DraftContextFull(Exception):
     """The drafter's own context cannot hold the history."""
+
+
+def common_prefix(a: Ids, b: Ids) -> int:
+    """Length of the longest common prefix of two id sequences."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, More, choose
 from localspec.engine.drafters.features import FeatureDrafter, PairContext
 from localspec.engine.drafters.hidden import Features
 from localspec.errors import EngineError
@@ -50,7 +50,7 @@ class ChainedDrafter(FeatureDrafter):
             if layer < k and len(draft) == layer:
                 self._context.decode(tokens, rows, self._made, outputs=True)
                 row, hidden = self._context.last(len(tokens))
-                id = self._choose(draft, row, more, sampling)
+                id = choose(draft, row[: self._n_vocab], more, sampling)
                 if id is not None:
                     tokens = np.append(tokens, np.int32(id))
                     rows = np.concatenate([rows, hidden[None, :]])

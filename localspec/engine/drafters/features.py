@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, choose
 from localspec.engine.drafters.hidden import Cells, Features, Floats, HiddenDrafter
 
 
@@ -70,27 +70,12 @@ class FeatureDrafter(HiddenDrafter):
     ) -> None:
         position = self._made
         while True:
-            id = self._choose(draft, row, more, sampling)
+            id = choose(draft, row[: self._n_vocab], more, sampling)
             if id is None or len(draft.tokens) >= k:
                 return
             self._context.decode(np.array([id], np.int32), hidden[None, :], position, outputs=True)
             row, hidden = self._context.last(1)
             position += 1
-
-    def _choose(self, draft: Draft, row: Floats, more: More, sampling: DraftSampling | None) -> int | None:
-        """Add the token that a logits row gives, unless it is not worth it."""
-        row = row[: self._n_vocab]
-        q = sampling.distribution(row) if sampling else None
-        id = int(row.argmax())
-        confidence = float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum())
-        if not more(len(draft.tokens), confidence):
-            return None
-        if sampling and q and draft.q is not None:
-            id = q.draw(sampling.uniform())
-            draft.q.append(q)
-        draft.tokens.append(id)
-        draft.confidences.append(confidence)
-        return id
 
     def _seed(self) -> tuple[Floats, Floats]:
         """Read all outstanding pairs; the last one gives the first proposal's logits and hidden row."""

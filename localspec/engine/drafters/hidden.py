@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, common_prefix
 from localspec.errors import EngineError
 
 Floats = NDArray[np.float32]
@@ -127,7 +127,7 @@ class HiddenDrafter(ABC):
 
     def reusable(self, prompt: Ids, n: int) -> int:
         """Cells and stored features must reach `n` without a gap, or the target reads from the gap on."""
-        agreed = _common(self._tokens, prompt)
+        agreed = common_prefix(self._tokens, prompt)
         self._store.keep_below(agreed)
         most = max(0, agreed - self._lag)
         if most < self._made or self._store.start != self._next_feature:
@@ -184,9 +184,3 @@ class HiddenDrafter(ABC):
 
     def close(self) -> None:
         self._cells.close()
-
-
-def _common(a: Ids, b: Ids) -> int:
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n

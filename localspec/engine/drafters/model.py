@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, choose, common_prefix
 
 Rows = NDArray[np.float32]
 
@@ -82,9 +82,7 @@ class ModelDrafter:
         if self._start:  # a window shares nothing with a new prompt
             self._restart(0)
             return
-        n = min(self._cache.n_past, len(history) - 1)
-        different = np.flatnonzero(self._cache.ids[:n] != history.ids[:n])
-        self._cache.truncate(int(different[0]) if len(different) else n)
+        self._cache.truncate(common_prefix(self._cache.ids[: self._cache.n_past], history.ids[:-1]))
 
     def observe(self, tokens: Ids, start: int) -> None:
         pass
@@ -98,17 +96,8 @@ class ModelDrafter:
         draft.catchup_s = caught_up - started
         self._drafted_at = len(history)
         while True:
-            q = sampling.distribution(row) if sampling else None
-            id = int(row.argmax())
-            confidence = float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum())
-            if not more(len(draft.tokens), confidence):
-                break
-            if sampling and q and draft.q is not None:
-                id = q.draw(sampling.uniform())  # the stop rule saw q, never the draw
-                draft.q.append(q)
-            draft.tokens.append(id)
-            draft.confidences.append(confidence)
-            if len(draft.tokens) >= k:
+            id = choose(draft, row, more, sampling)
+            if id is None or len(draft) >= k:
                 break
             self._one[0] = id
             row = self._usable(self._cache.decode(self._one, 1)[0])
