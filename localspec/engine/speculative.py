@@ -319,6 +319,7 @@ class Loop:
     def _ends(self, token: Token | int, state: _RoundState) -> DoneReason | None:
         """The ordered end rules of one committed token: end of generation, stop string, length."""
         if isinstance(token, int):
+            self.stats.ended = True
             return "stop"
         if self._control.stop_reason is not None:
             return self._control.stop_reason

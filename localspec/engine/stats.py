@@ -37,6 +37,8 @@ class Summary:
     plain_s: float = 0.0
     paused_at_token: int | None = None
     """Reply length at which the policy first paused speculation."""
+    ended: bool = False
+    """The target ended the reply itself; that token cost a round, but it is no token of the reply."""
     speedup: float | None = None
     """Measured speculative rate / measured plain rate at the same context, None while unknown."""
 
@@ -50,7 +52,7 @@ class Summary:
 
     @property
     def tokens_per_round(self) -> float | None:
-        return self.completion_tokens / self.rounds if self.rounds else None
+        return (self.completion_tokens + self.ended) / self.rounds if self.rounds else None
 
     @property
     def decode_tps(self) -> float | None:
@@ -87,6 +89,7 @@ class Stats:
     plain_tokens: int = 0
     plain_s: float = 0.0
     paused_at_token: int | None = None
+    ended: bool = False
     tested_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
@@ -141,6 +144,7 @@ class Stats:
             plain_tokens=self.plain_tokens,
             plain_s=self.plain_s,
             paused_at_token=self.paused_at_token,
+            ended=self.ended,
             speedup=speedup,
         )
 

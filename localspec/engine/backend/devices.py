@@ -6,6 +6,7 @@ import ctypes
 import functools
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from localspec.engine.backend.library import library, native
@@ -51,16 +52,27 @@ def devices() -> tuple[DeviceMemory, ...]:
     for handle in _handles():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory(handle, ctypes.byref(free), ctypes.byref(total))
+        what = _KINDS.get(kind(handle), "accel")
         found.append(
             DeviceMemory(
                 name=_text("ggml_backend_dev_name", handle),
                 description=_text("ggml_backend_dev_description", handle),
-                kind=_KINDS.get(kind(handle), "accel"),
-                free_bytes=free.value,
+                kind=what,
+                free_bytes=_host_available(free.value) if what == "cpu" else free.value,
                 total_bytes=total.value,
             )
         )
     return tuple(found)
+
+
+def _host_available(otherwise: int) -> int:
+    """Memory the system can give without swapping; llama.cpp reports all of it as free."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return otherwise
+    values = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min(values[0], otherwise) if values else otherwise
 
 
 def device_array(name: str) -> Any:
