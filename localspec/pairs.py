@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from localspec.catalog import Catalog, ModelFile, Pair, load_catalog
+from localspec.catalog import Catalog, ModelFile, Pair, load_catalog, read_pins
+from localspec.download import Library, RemoteFile
 from localspec.errors import ModelFileError, PairingError, UsageError
-from localspec.header import Header, draft_kind, read_header
+from localspec.header import Header, draft_kind, read_header, shard_paths
 from localspec.interfaces import Companion, DraftKind, PairFiles
 from localspec.locations import locations
 
@@ -35,6 +36,7 @@ def resolve(
     *,
     default: str | None = None,
     catalog: Catalog | None = None,
+    models_dir: Path | None = None,
 ) -> PairFiles:
     """The files of a pair.
 
@@ -43,6 +45,7 @@ def resolve(
         target: a GGUF file instead.
         draft: a GGUF file that drafts, instead of the pair's own.
         default: pair to use when neither is given.
+        models_dir: where models are kept, instead of `locations().models_dir`.
 
     Raises:
         UsageError: an unknown pair, or a name and a target at once.
@@ -59,22 +62,22 @@ def resolve(
             raise UsageError(
                 "no pair was given and there is no default one", hint="try `localspec chat demo`"
             )
-        catalog = catalog or load_catalog()
-        files = pair_files(catalog.pair(wanted))
+        catalog = catalog or load_catalog().with_pins(read_pins())
+        files = pair_files(catalog.pair(wanted), models_dir)
     if draft is None:
         return files
     return PairFiles(files.name, files.target, (companion(draft),))
 
 
-def pair_files(pair: Pair) -> PairFiles:
+def pair_files(pair: Pair, models_dir: Path | None = None) -> PairFiles:
     """The files of a catalogue pair.
 
     Raises:
         ModelFileError: one is not on this disk.
     """
-    target = on_disk(pair.target, pair)
+    target = on_disk(pair.target, pair, models_dir)
     companions = [
-        Companion(_kind(d.kind), on_disk(d.model, pair)) for d in pair.drafters if d.model is not None
+        Companion(_kind(d.kind), on_disk(d.model, pair, models_dir)) for d in pair.drafters if d.model
     ]
     if any(d.kind == "mtp-inside" for d in pair.drafters):
         companions.append(Companion("mtp", target))
@@ -85,14 +88,29 @@ def _kind(kind: str) -> DraftKind:
     return DRAFT_KINDS.get(kind, "draft") if kind != "draft" else "draft"
 
 
-def on_disk(model: ModelFile, pair: Pair) -> Path:
+def find_file(model: ModelFile, library: Library) -> Path | None:
+    """Where a model's file lies whole: in its place, or where another tool keeps it; None = not here."""
+    path = model.location(library.models_dir)
+    if path is not None and all(part.is_file() for part in shard_paths(path)):
+        return path
+    found = library.find(remote_file(model)) if model.repo else None
+    return found[0] if found else None
+
+
+def remote_file(model: ModelFile) -> RemoteFile:
+    """A hub file of the catalogue as the downloader names it."""
+    assert model.repo is not None
+    return RemoteFile(model.repo, model.file, model.revision or "main", model.sha256)
+
+
+def on_disk(model: ModelFile, pair: Pair, models_dir: Path | None = None) -> Path:
     """Where a model's file lies.
 
     Raises:
         ModelFileError: it is not there.
     """
-    path = model.location(locations().models_dir)
-    if path is None or not path.is_file():
+    path = find_file(model, Library(models_dir or locations().models_dir))
+    if path is None:
         hint = "run `scripts/setup`" if pair.name == DEMO else f"run `localspec pull {pair.name}`"
         raise ModelFileError(f"`{model.file}` of the pair `{pair.name}` is not on this disk", hint=hint)
     return path

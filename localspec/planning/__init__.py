@@ -5,8 +5,10 @@ device figures from a short child process. Nothing here imports llama_cpp into t
 """
 
 from localspec.planning.facts import unit_of
+from localspec.planning.gate import settle
 from localspec.planning.machine import Machine, host_machine, read_machine
-from localspec.planning.pairs import plan_pairs
+from localspec.planning.measured import own_memory, remember_load
+from localspec.planning.pairs import plan_pair, plan_pairs
 from localspec.planning.result import SYMBOLS, PairPlan, Source, State
 
 __all__ = [
@@ -16,7 +18,11 @@ __all__ = [
     "Source",
     "State",
     "host_machine",
+    "own_memory",
+    "plan_pair",
     "plan_pairs",
     "read_machine",
+    "remember_load",
+    "settle",
     "unit_of",
 ]

@@ -14,11 +14,12 @@ from typing import Literal
 
 from localspec.atomic import replace_file
 from localspec.catalog import ModelFile, Pair
-from localspec.download import Library, Queue, RemoteFile, Unit
+from localspec.download import Library, Queue, Unit
 from localspec.errors import LocalspecError
 from localspec.header import Header, ModelFacts, facts_from_catalogue, facts_from_header, read_header
 from localspec.header.source import shard_paths
 from localspec.locations import locations
+from localspec.pairs import find_file, remote_file
 from localspec.planning.result import State
 
 
@@ -81,11 +82,7 @@ class PairFacts:
 
     def path(self, model: ModelFile) -> Path | None:
         """Where the file lies on this disk, used in place or not; None when it does not."""
-        place = model.location(self.models_dir)
-        if place is not None and all(part.is_file() for part in shard_paths(place)):
-            return place
-        found = self._library.find(remote(model)) if model.repo else None
-        return found[0] if found else None
+        return find_file(model, self._library)
 
     def known(self, model: ModelFile) -> Known:
         """The best facts without a request; a file that cannot be read leaves the catalogue's word."""
@@ -110,13 +107,7 @@ class PairFacts:
         return "partial download" if unit and self._queue.fetched_bytes(unit) else "not downloaded"
 
 
-def remote(model: ModelFile) -> RemoteFile:
-    """A hub file of the catalogue as the downloader names it."""
-    assert model.repo is not None
-    return RemoteFile(model.repo, model.file, model.revision or "main", model.sha256)
-
-
 def unit_of(pair: Pair) -> Unit | None:
     """What has to be downloaded for a pair, as one unit; None when nothing comes from the hub."""
-    files = tuple(remote(model) for model in pair.files if model.repo)
+    files = tuple(remote_file(model) for model in pair.files if model.repo)
     return Unit(pair.name, files) if files else None

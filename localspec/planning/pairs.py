@@ -1,80 +1,33 @@
-"""Plans of catalogue pairs: facts, devices and settings joined into one value per pair. No request."""
+"""Plans of pairs: facts, devices and settings joined into one value per pair.
+
+`plan_pairs` answers a list from what this disk knows; `plan_pair` looks closer: complete headers, by range
+requests where a file is not here, the verdict on the draft, and the arithmetic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec import budget
-from localspec.budget import BudgetSettings, Device, DraftPlanInput, PlanDraftKind, PlanItem
-from localspec.catalog import Catalog, Drafter, Pair
+from localspec.budget import Plan, explain
+from localspec.catalog import Catalog, Drafter, ModelFile, Pair, PairKind
 from localspec.engine.settings import KvType, LoadSettings
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, OutsideError, PermissionDeniedError
+from localspec.header import Header, facts_from_header, read_header
+from localspec.header.source import shard_paths
+from localspec.interfaces import Companion, PairFiles
 from localspec.locations import locations
-from localspec.planning.facts import Known, PairFacts
-from localspec.planning.machine import Machine, read_machine
+from localspec.pairing import Verdict, verdict
+from localspec.pairs import pair_files
+from localspec.planning.facts import Known, PairFacts, local_facts, remote_key
+from localspec.planning.machine import Machine
+from localspec.planning.measured import with_measured
+from localspec.planning.question import Comparison, Wanted, compare, input_of, wanted
+from localspec.planning.remote import remote_header
 from localspec.planning.result import PairPlan
-
-DEFAULT_CTX = 8192
-_PLAN_KINDS: dict[str, PlanDraftKind] = {
-    "draft": "draft", "mtp": "mtp", "mtp-inside": "mtp", "eagle3": "eagle3",
-    "dflash": "dflash", "dflash2": "dflash", "medusa": "medusa",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The settings of a question, and the devices it is compared with."""
-
-    settings: BudgetSettings
-    n_ctx: int | None
-    """None = what the engine would take: the trained length, at most 8192."""
-    devices: tuple[Device, ...]
-    reason: str | None = None
-    """Why there are no devices."""
-
-    def for_target(self, n_ctx_train: int) -> BudgetSettings:
-        length = self.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
-        return replace(self.settings, n_ctx=length)
-
-
-def budget_settings(load: LoadSettings) -> BudgetSettings:
-    """Load settings in the budget's words; the context is filled in per target."""
-    return BudgetSettings(
-        n_ctx=load.n_ctx or DEFAULT_CTX,
-        kv=load.kv,
-        draft_kv=load.draft_kv,
-        n_batch=load.n_batch,
-        n_ubatch=load.n_ubatch,
-        k_max=load.k_max,
-        flash=load.flash_attn != "off",
-        gpu_layers=load.gpu_layers,
-        draft_gpu_layers=load.draft_gpu_layers,
-        n_cpu_moe=load.n_cpu_moe,
-        shares=load.tensor_split,
-    )
-
-
-def wanted(load: LoadSettings, budget_text: str | None, machine: Machine | None) -> Wanted:
-    """The question that these settings pose.
-
-    Args:
-        budget_text: a simulated card (`24GB-card`, `24GiB`); None compares with `machine`.
-        machine: None reads it.
-
-    Raises:
-        UsageError: no such budget.
-    """
-    if budget_text is not None:
-        return Wanted(budget_settings(load), load.n_ctx, (budget.parse_budget(budget_text),))
-    machine = machine or read_machine(rpc=load.rpc)
-    devices = machine.devices
-    if load.device == "none":
-        devices = tuple(device for device in devices if device.kind == "cpu")
-    elif load.device is not None:
-        devices = tuple(device for device in devices if device.kind == "cpu" or device.name == load.device)
-    return Wanted(budget_settings(load), load.n_ctx, devices, machine.reason)
+from localspec.store.measurements import Measurements
 
 
 def plan_pairs(
@@ -87,6 +40,7 @@ def plan_pairs(
     load: LoadSettings | None = None,
     machine: Machine | None = None,
     models_dir: Path | None = None,
+    measurements: Measurements | None = None,
 ) -> list[PairPlan]:
     """Plan every pair of a catalogue from what is known on this disk, in the catalogue's order.
 
@@ -96,13 +50,49 @@ def plan_pairs(
         load: the other settings that change memory.
         machine: devices read earlier; None reads them (about a second) unless a budget is given.
         models_dir: where models are kept, instead of `locations().models_dir`.
+        measurements: what earlier loads took.
 
     Raises:
         UsageError: no such budget.
     """
     question = wanted(with_changes(load or LoadSettings(), n_ctx, kv, k), budget, machine)
     look = PairFacts(models_dir or locations().models_dir)
-    return [plan_known(pair, question, look) for pair in catalog.pairs.values()]
+    return [
+        _joined(pair, {model.name: look.known(model) for model in pair.files}, question, look, measurements)
+        for pair in catalog.pairs.values()
+    ]
+
+
+def plan_pair(
+    pair: Pair | PairFiles,
+    *,
+    budget: str | None = None,
+    n_ctx: int | None = None,
+    kv: tuple[KvType, KvType] | None = None,
+    k: int | None = None,
+    load: LoadSettings | None = None,
+    machine: Machine | None = None,
+    models_dir: Path | None = None,
+    measurements: Measurements | None = None,
+    online: bool = True,
+) -> PairPlan:
+    """Plan one pair from complete headers, with verdict, suggestions and arithmetic.
+
+    Args:
+        online: read headers of files that are not here from the hub; what prevents it is a note in the plan.
+
+    Raises:
+        UsageError: no such budget.
+        ModelFileError: a given file is missing, no GGUF or truncated.
+    """
+    if isinstance(pair, PairFiles):
+        pair = pair_of_files(pair)
+    question = wanted(with_changes(load or LoadSettings(), n_ctx, kv, k), budget, machine)
+    look = PairFacts(models_dir or locations().models_dir)
+    read = _Headers(look, online)
+    known = {model.name: read.known(model) for model in pair.files}
+    plan = _joined(pair, known, question, look, measurements, detail=True)
+    return replace(plan, verdict=read.verdict(pair), notes=tuple(read.notes))
 
 
 def with_changes(
@@ -112,55 +102,99 @@ def with_changes(
     return replace(load, n_ctx=n_ctx or load.n_ctx, kv=kv or load.kv, k_max=k or load.k_max)
 
 
-def plan_known(pair: Pair, question: Wanted, look: PairFacts, *, detail: bool = False) -> PairPlan:
-    """Plan one pair from what is known without a request."""
-    target = look.known(pair.target)
-    inputs = [(drafter, draft_input(drafter, look)) for drafter in pair.drafters]
-    return join(pair, target, inputs, question, look, detail=detail)
+def pair_of_files(files: PairFiles) -> Pair:
+    """Files on this disk as a catalogue row."""
+    target = _file_row(files.target)
+    drafters = [_drafter_row(companion, target) for companion in files.companions]
+    return Pair(files.name, target, tuple(drafters) or (Drafter("ngram", None),))
 
 
-def draft_input(drafter: Drafter, look: PairFacts) -> Known | None:
-    """Facts of a companion, None when it has no file."""
-    return look.known(drafter.model) if drafter.model else None
+def _file_row(path: Path) -> ModelFile:
+    size = sum(part.stat().st_size for part in shard_paths(path) if part.is_file())
+    return ModelFile(path.stem, path.name, path=path, size_bytes=size, size_exact=True)
 
 
-def join(
+def _drafter_row(companion: Companion, target: ModelFile) -> Drafter:
+    if companion.path == target.path:
+        kind: PairKind = "mtp-inside" if companion.kind == "mtp" else companion.kind
+        return Drafter(kind, None if kind == "mtp-inside" else target)
+    return Drafter(companion.kind, _file_row(companion.path))
+
+
+@dataclass(slots=True)
+class _Headers:
+    """Complete headers, each read once; without one the best facts known."""
+
+    look: PairFacts
+    online: bool
+    notes: list[str] = field(default_factory=list)
+    found: dict[str, Header] = field(default_factory=dict)
+
+    def known(self, model: ModelFile) -> Known:
+        path = self.look.path(model)
+        if path is not None:
+            self.found[model.name] = read_header(path)
+            return Known(local_facts(path, self.look.cache, header=self.found[model.name]), "header")
+        if model.repo and self.online:
+            try:
+                self.found[model.name] = header = remote_header(model)
+            except (OutsideError, PermissionDeniedError) as error:
+                self.notes.append(f"the header of `{model.name}` was not read: {error.message}")
+            else:
+                facts = facts_from_header(header)
+                self.look.cache.put(remote_key(model), facts)
+                return Known(facts, "header")
+        return self.look.known(model)
+
+    def verdict(self, pair: Pair) -> Verdict | None:
+        target = self.found.get(pair.target.name)
+        draft = self.found.get(pair.draft.name) if pair.draft else None
+        return verdict(target, draft) if target and draft else None
+
+
+def _joined(
     pair: Pair,
-    target: Known,
-    drafters: Sequence[tuple[Drafter, Known | None]],
+    known: Mapping[str, Known],
     question: Wanted,
     look: PairFacts,
+    measurements: Measurements | None,
     *,
     detail: bool = False,
 ) -> PairPlan:
-    """Ask the budget and put its answer beside what the catalogue and the disk say."""
-    settings = question.for_target(target.facts.n_ctx_train)
-    inputs = [_input(drafter, known) for drafter, known in drafters]
-    companions = [one for one in inputs if one]
-    first = companions[0] if companions else None
-    devices, reason = question.devices, question.reason
-    extra: list[PlanItem] = []
-    try:
-        devices, extra = _without(companions[1:], target, settings, devices)
-        plan = budget.plan(target.facts, first, settings, devices, detail=detail)
-    except LocalspecError as error:
-        reason = error.message
-        plan = budget.plan(replace(target.facts, unknown=("n_layer",)), first, settings, devices)
-    sources = [target, *(known for _, known in drafters if known)]
-    compared = plan.compared_with if devices else ""
-    fit = plan.fit if compared else "unknown"
-    if fit == "unknown" and reason is None:
-        reason = _missing(plan) if compared else "there is nothing to compare with"
-    items = (*plan.items, *extra)
-    sizes = [model.size_bytes for model in pair.files]
+    """The budget's answer beside what the catalogue and the disk say."""
+    target = known[pair.target.name]
+    inputs = [input_of(d.kind, known[d.model.name].facts if d.model else None) for d in pair.drafters]
+    answer = compare(target.facts, inputs, question, detail=detail)
+    plan = _pair_plan(pair, known, answer, question, look, detail=detail)
+    if measurements is not None and plan.state == "installed" and not plan.simulated:
+        with suppress(LocalspecError):  # a file that has just gone
+            files = pair_files(pair, look.models_dir)
+            plan = with_measured(plan, files, question.load, question.build, measurements)
+    return plan
+
+
+def _pair_plan(
+    pair: Pair,
+    known: Mapping[str, Known],
+    answer: Comparison,
+    question: Wanted,
+    look: PairFacts,
+    *,
+    detail: bool,
+) -> PairPlan:
+    plan = answer.plan
+    compared = plan.compared_with if question.devices else ""
+    reason = question.reason if not compared else _missing(plan) if plan.missing else None
+    sizes = [known[model.name].facts.size_bytes for model in pair.files]
+    from_headers = all(one.source == "header" for one in known.values())
     return PairPlan(
         name=pair.name,
         target=pair.target.name,
         draft=pair.draft.name if pair.draft else None,
         method=pair.method,
-        fit=fit,
-        bytes=items,
-        total_bytes=plan.total_bytes + sum(item.size_bytes for item in extra),
+        fit=plan.fit if compared else "unknown",
+        bytes=(*plan.items, *answer.extra),
+        total_bytes=plan.total_bytes + sum(item.size_bytes for item in answer.extra),
         n_ctx=plan.n_ctx,
         kv=plan.kv,
         largest_ctx=plan.largest_ctx if compared else 0,
@@ -170,46 +204,19 @@ def join(
         gated=any(model.gated for model in pair.files),
         state=look.state(pair),
         evidence=pair.evidence,
-        source="header" if all(known.source == "header" for known in sources) else "catalogue",
+        source="header" if from_headers else "catalogue",
         estimated=plan.estimated,
         simulated=compared == "SIM",
         compared_with=compared,
         devices=plan.devices,
-        download_bytes=sum(size or 0 for size in sizes) if all(sizes) else None,
-        reason=reason if fit == "unknown" else None,
+        download_bytes=sum(sizes) if all(sizes) else None,
+        reason=reason,
         suggestions=plan.suggestions,
-        explain=tuple(budget.explain(plan)) if detail else (),
+        explain=tuple(explain(plan)) if detail else (),
     )
 
 
-def _input(drafter: Drafter, known: Known | None) -> DraftPlanInput | None:
-    kind = _PLAN_KINDS.get(drafter.kind)
-    return DraftPlanInput(kind, known.facts if known else None) if kind else None
-
-
-def _without(
-    others: Sequence[DraftPlanInput],
-    target: Known,
-    settings: BudgetSettings,
-    devices: tuple[Device, ...],
-) -> tuple[tuple[Device, ...], list[PlanItem]]:
-    """Devices less what further companions take: they are loaded too, whichever one drafts."""
-    extra: list[PlanItem] = []
-    for other in others:
-        alone = budget.plan(target.facts, other, settings, devices, detail=False)
-        items = [item for item in alone.items if item.term.startswith("draft ")]
-        extra += items
-        devices = tuple(
-            replace(device, free_bytes=device.free_bytes - _taken(items, device.name)) for device in devices
-        )
-    return devices, extra
-
-
-def _taken(items: Sequence[PlanItem], device: str) -> int:
-    return sum(item.size_bytes for item in items if item.device == device)
-
-
-def _missing(plan: budget.Plan) -> str:
+def _missing(plan: Plan) -> str:
     names = {"size": "the file's size", "n_layer": "the number of layers"}
     missing = ", ".join(names.get(fact, f"`{fact}`") for fact in dict.fromkeys(plan.missing))
-    return f"not known before the header is read: {missing}"
+    return f"the catalogue does not state {missing}, and no header was read"

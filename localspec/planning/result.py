@@ -59,6 +59,8 @@ class PairPlan:
     """What would make it fit; only with detail."""
     verdict: Verdict | None = None
     """Whether the draft belongs to the target; only with detail, and when both headers are at hand."""
+    notes: tuple[str, ...] = ()
+    """What could not be looked at, in sentences; only with detail."""
     explain: tuple[str, ...] = ()
     """The arithmetic, line by line; only with detail."""
 
@@ -77,7 +79,7 @@ class PairPlan:
 
     @property
     def needed_text(self) -> str:
-        """`~ 21.3 GiB`, with the mark of an estimate; `–` when no byte is known."""
+        """`~21.3 GiB`, with the mark of an estimate; `–` when no byte is known."""
         about = "~" if self.estimated else ""
         return f"{about}{self.total_bytes / 2**30:.1f} GiB" if self.total_bytes else "–"
 
@@ -109,5 +111,6 @@ class PairPlan:
             "download_bytes": self.download_bytes,
             "reason": self.reason,
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
-            "verdict": asdict(self.verdict) if self.verdict else None,
+            "verdict": {"text": self.verdict.text, **asdict(self.verdict)} if self.verdict else None,
+            "notes": list(self.notes),
         }

@@ -1,0 +1,121 @@
+"""Settings and devices of one question to the budget, and the budget's answer for all companions together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from localspec.budget import (
+    BudgetSettings,
+    Device,
+    DraftPlanInput,
+    Plan,
+    PlanDraftKind,
+    PlanItem,
+    parse_budget,
+    plan,
+)
+from localspec.engine.settings import LoadSettings
+from localspec.errors import unknown
+from localspec.header import ModelFacts
+from localspec.planning.machine import Machine, read_machine
+
+DEFAULT_CTX = 8192
+_PLAN_KINDS: dict[str, PlanDraftKind] = {
+    "draft": "draft", "mtp": "mtp", "mtp-inside": "mtp", "eagle3": "eagle3",
+    "dflash": "dflash", "dflash2": "dflash", "medusa": "medusa",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The settings of a question, and the devices it is compared with."""
+
+    load: LoadSettings
+    devices: tuple[Device, ...]
+    build: str = ""
+    """llama.cpp's version; empty when it was not asked, or for a simulated card."""
+    reason: str | None = None
+    """Why there are no devices."""
+
+    def settings(self, n_ctx_train: int) -> BudgetSettings:
+        """Load settings in the budget's words; without a context the one the engine would take."""
+        load = self.load
+        return BudgetSettings(
+            n_ctx=load.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX),
+            kv=load.kv,
+            draft_kv=load.draft_kv,
+            n_batch=load.n_batch,
+            n_ubatch=load.n_ubatch,
+            k_max=load.k_max,
+            flash=load.flash_attn != "off",
+            gpu_layers=load.gpu_layers,
+            draft_gpu_layers=load.draft_gpu_layers,
+            n_cpu_moe=load.n_cpu_moe,
+            shares=load.tensor_split,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The budget's answer."""
+
+    plan: Plan
+    extra: tuple[PlanItem, ...] = ()
+    """What companions beside the first take: they are loaded too, whichever one drafts."""
+
+
+def wanted(load: LoadSettings, budget: str | None, machine: Machine | None) -> Wanted:
+    """The question that these settings pose.
+
+    Args:
+        budget: a simulated card (`24GB-card`, `24GiB`); None compares with `machine`.
+        machine: None reads it, in about a second.
+
+    Raises:
+        UsageError: no such budget, or no such device.
+    """
+    if budget is not None:
+        return Wanted(load, (parse_budget(budget),))
+    machine = machine or read_machine(rpc=load.rpc)
+    return Wanted(load, _chosen(machine.devices, load), machine.build, machine.reason)
+
+
+def _chosen(devices: tuple[Device, ...], load: LoadSettings) -> tuple[Device, ...]:
+    """The host and what `--device` leaves of the accelerators."""
+    if load.device is None or not devices:
+        return devices
+    host = tuple(device for device in devices if device.kind == "cpu")
+    if load.device in ("none", "CPU"):
+        return host
+    named = tuple(device for device in devices if device.name == load.device)
+    if not named:
+        raise unknown("device", load.device, [device.name for device in devices])
+    return (*named, *host)
+
+
+def input_of(kind: str, facts: ModelFacts | None) -> DraftPlanInput | None:
+    """What drafts, in the budget's words; None for kinds that load nothing."""
+    plan_kind = _PLAN_KINDS.get(kind)
+    return DraftPlanInput(plan_kind, facts) if plan_kind else None
+
+
+def compare(
+    target: ModelFacts, inputs: Sequence[DraftPlanInput | None], question: Wanted, *, detail: bool
+) -> Comparison:
+    """Ask the budget about a target and all that drafts for it."""
+    companions = [one for one in inputs if one]
+    settings, devices = question.settings(target.n_ctx_train), question.devices
+    extra: list[PlanItem] = []
+    for other in companions[1:]:
+        alone = plan(target, other, settings, devices, detail=False)
+        items = [item for item in alone.items if item.term.startswith("draft ")]
+        devices = tuple(_less(device, items) for device in devices)
+        extra += items
+    first = companions[0] if companions else None
+    return Comparison(plan(target, first, settings, devices, detail=detail), tuple(extra))
+
+
+def _less(device: Device, items: Sequence[PlanItem]) -> Device:
+    taken = sum(item.size_bytes for item in items if item.device == device.name)
+    return replace(device, free_bytes=max(device.free_bytes - taken, 0))
