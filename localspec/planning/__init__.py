@@ -9,9 +9,11 @@ from localspec.planning.gate import settle
 from localspec.planning.machine import Machine, host_machine, read_machine
 from localspec.planning.measured import own_memory, remember_load
 from localspec.planning.pairs import plan_pair, plan_pairs
+from localspec.planning.question import DEFAULT_CTX
 from localspec.planning.result import SYMBOLS, PairPlan, Source, State
 
 __all__ = [
+    "DEFAULT_CTX",
     "SYMBOLS",
     "Machine",
     "PairPlan",
