@@ -23,6 +23,8 @@ class LocalspecApp(Frame, inherit_bindings=False):
     """Shows one `ChatScreen`."""
 
     CSS_PATH = "app.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-medium"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (22, "-tall")]  # noqa: RUF012
     COMMANDS = {ActionProvider}  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding(a.keys, f"run('{a.id}')", a.title, show=False, priority=a.priority, id=a.id)

@@ -133,7 +133,7 @@ def test_a_worker_killed_in_a_reply_is_explained_and_replaced(terminal: Terminal
     first = terminal.worker
     os.kill(first, signal.SIGKILL)
     assert terminal.see("was killed (SIGKILL)") < 1.5
-    for part in ("Sorting a list", "localspec.log", "/reload"):
+    for part in ("Sorting a list", "localspec.log", "/reload", "spec –"):
         terminal.see(part)
     terminal.type("/reload")
     terminal.keys("Enter")

@@ -21,6 +21,7 @@ from localspec.tui.changing import Held
 from localspec.tui.controller import Controller, Wish
 from localspec.tui.conversation import Conversation
 from localspec.tui.facts import status_of
+from localspec.tui.frame import Frame
 from localspec.tui.live import Live
 from localspec.tui.messages import (
     EventsArrived,
@@ -51,8 +52,6 @@ class ChatScreen(Screen[None]):
     """Holds the chat's state; what the keys do is in `commands`."""
 
     AUTO_FOCUS = "#prompt"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-medium"), (110, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (22, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding(
             a.keys, f"run('{a.id}')", a.footer or a.title, show=bool(a.footer), priority=a.priority, id=a.id,
@@ -171,8 +170,8 @@ class ChatScreen(Screen[None]):
 
     def tell_error(self, error: LocalspecError) -> None:
         """Say what went wrong, in passing, with the next step."""
-        hint = f" ({error.hint})" if error.hint else ""
-        self.notify(one_line(error.message + hint, 400), severity="error", markup=False, timeout=8)
+        assert isinstance(self.app, Frame)
+        self.app.tell_error(error)
 
     def warn(self, text: str) -> None:
         """Say something that deserves a longer look."""
@@ -180,6 +179,8 @@ class ChatScreen(Screen[None]):
 
     async def show_error(self, error: LocalspecError) -> None:
         """Show an error that stays until something is done about it."""
+        if self.controller.state == "failed":
+            self.spec = spec_state(None, self.conversation.settings.speculation)
         await self.banner.show_error(error, commands.remedies(error))
 
     # -- prompt -----------------------------------------------------------------------------------
