@@ -55,8 +55,6 @@ def run_plain(
         messages = (*messages, Message("assistant", text))
         if ask is None:
             return exit_code(done)
-        if done.reason == "error":
-            out.error(done.error or "the reply failed")
         prompt = None
 
 
@@ -81,6 +79,8 @@ def answer(session: SessionLike, request: Request, out: Output) -> tuple[str, Do
     assert done is not None
     if wrote and not text.endswith("\n"):
         out.line()
+    if done.reason == "error":
+        out.error(done.error or "the reply failed")
     if not out.json:
         out.note(stats_line(done.summary))
         if done.reason in ("length", "context"):
