@@ -23,6 +23,7 @@ from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
+from localspec.engine.rule import RuleChoice
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
 from localspec.engine.stats import Stats
 from localspec.errors import EngineError, PromptTooLongError, UsageError
@@ -90,6 +91,7 @@ class Loop:
         *,
         draft_distribution: Callable[[Row], Distribution] | None = None,
         alarms: Alarms | None = None,
+        rule: RuleChoice | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._target = target
@@ -99,6 +101,7 @@ class Loop:
         self._options = options
         self._control = control
         self._alarms = alarms or Alarms()
+        self._rule = rule
         self._clock = Clock(now)
         self._draws = 0
         self._notices: list[Notice] = []
@@ -301,6 +304,8 @@ class Loop:
         if proposed is None:
             return False, p.draw(u)
         q = state.draft.q[i] if state.draft is not None and state.draft.q is not None else None
+        if q is not None and self._rule is not None:
+            self._rule.observe(p, q)
         return judge(p, proposed, q, u, uniform(self._options.seed, position, _RESIDUAL))
 
     def _draft_uniform(self) -> float:

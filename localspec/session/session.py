@@ -19,6 +19,7 @@ from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Drafter, Ids
 from localspec.engine.drafters.ngram import NgramDrafter
 from localspec.engine.events import Event, Notice
+from localspec.engine.rule import RuleChoice
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import LoadSettings, Method, Request, SamplingSettings
 from localspec.engine.speculative import Loop
@@ -63,6 +64,7 @@ class Session:
         self._draft_candidates = Candidates(pair.model.n_vocab)
         self._policies: dict[tuple[object, ...], AdaptivePolicy] = {}
         self._alarms = Alarms(frozenset(c.kind for c in files.companions if c.path == files.target))
+        self._rules: dict[tuple[object, ...], RuleChoice] = {}
         self._busy = threading.Lock()
         self._active: Control | None = None
         self.info = self._describe(pair)
@@ -133,6 +135,7 @@ class Session:
             control,
             draft_distribution=draft_sampler.distribution if draft_sampler is not None else None,
             alarms=self._alarms,
+            rule=self._rule(request, drafters),
         )
         self._active = control
 
@@ -188,7 +191,15 @@ class Session:
         rule, sampling = request.speculation.verify, request.sampling
         if sampling.greedy or not any(drafter.samples for drafter in drafters):
             return False
-        return rule == "rejection" or (rule == "auto" and sampling.seed is None)
+        if rule == "auto" and sampling.seed is None:
+            return self._rule(request, drafters).rejection_next()
+        return rule == "rejection"
+
+    def _rule(self, request: Request, drafters: list[Drafter]) -> RuleChoice:
+        """What was learned of these drafters under this truncation."""
+        sampling = request.sampling
+        key = (tuple(d.name for d in drafters), sampling.temperature, sampling.top_k, sampling.top_p)
+        return self._rules.setdefault(key, RuleChoice())
 
     def _draft_sampler(self, settings: SamplingSettings, seed: int) -> Sampler:
         plain = replace(settings, xtc_probability=0.0, grammar=None, json_schema=None)
