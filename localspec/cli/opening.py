@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from localspec.cli.options import Asked
 from localspec.engine.events import Event, Loading, Notice
-from localspec.interfaces import PairFiles, SessionLike
+from localspec.interfaces import PairFiles
 from localspec.output import Output
+
+if TYPE_CHECKING:
+    from localspec.session import Session
 
 
 @contextmanager
-def opened(files: PairFiles, asked: Asked, out: Output) -> Generator[SessionLike, None, None]:
+def opened(files: PairFiles, asked: Asked, out: Output) -> Generator[Session, None, None]:
     """The loaded pair; closed when the block ends, however it ends."""
     from localspec.session import open_session
 
