@@ -1,4 +1,4 @@
-"""The chat in a terminal. `run_chat` draws it; nothing here is imported before that is wanted.
+"""The chat and the model picker in a terminal; nothing here is imported before one of them is wanted.
 
 The model lives behind `make_session`, usually in a worker process: this package never loads one itself.
 """
@@ -18,11 +18,13 @@ from localspec.locations import locations
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from localspec.catalog import Catalog
     from localspec.config import Config
+    from localspec.engine.settings import KvType
     from localspec.store import ChatStore
     from localspec.tui.controller import MakeSession
 
-__all__ = ["run_chat", "why_no_screen"]
+__all__ = ["run_chat", "run_picker", "why_no_screen"]
 
 
 def why_no_screen(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -85,4 +87,36 @@ def run_chat(
     finally:
         app.chat.writer.settle()
         app.chat.controller.close()
+    return app.return_code or 0
+
+
+def run_picker(
+    *,
+    catalog: Catalog,
+    config: Config,
+    budget: str | None = None,
+    n_ctx: int | None = None,
+    kv: tuple[KvType, KvType] | None = None,
+) -> int:
+    """Draw the model picker alone until the user leaves; returns the exit code.
+
+    Args:
+        catalog: The pairs to choose from.
+        config: The effective settings; the default pair and a chosen theme are written back to its file.
+        budget: A simulated card as `--budget` takes it; None = the memory of this machine.
+        n_ctx, kv: Over those of the settings.
+
+    Raises:
+        UsageError: there is no terminal to draw on, no such budget, or a keymap with an unknown id.
+    """
+    reason = why_no_screen()
+    if reason is not None:
+        raise UsageError(reason, hint="`localspec pick-models --list` writes text only")
+    from localspec.tui.picker_app import make_picker_app
+
+    app = make_picker_app(catalog, config, budget=budget, n_ctx=n_ctx, kv=kv)
+    try:
+        app.run()
+    finally:
+        app.picker.downloads.close()
     return app.return_code or 0

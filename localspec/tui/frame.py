@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 from textual.app import App
 
@@ -18,7 +17,6 @@ from localspec.tui.text import one_line
 class Frame(App[None], inherit_bindings=False):
     """An app on the user's settings; `return_code` is what the process should end with."""
 
-    CSS_PATH: str | Path | None = None
     TITLE = "localspec"
     ENABLE_COMMAND_PALETTE = False
     """Its key would not come from the action table."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from localspec.budget import PRESETS, parse_budget
+from localspec.engine.settings import KvType, LoadSettings
 from localspec.errors import UsageError
+from localspec.planning import DEFAULT_CTX
 
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
-KV_TYPES = ("f16", "q8_0", "q4_0")
+KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
 MACHINE = None
 """The budget that is no simulation: what this machine's devices have free."""
 BUDGETS: tuple[str | None, ...] = (
@@ -24,20 +26,26 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One setting of the three knobs."""
+    """One setting of the three knobs, and everything else a load needs."""
 
     budget: str | None
     """A preset or a size, as `--budget` takes it; None = the memory of this machine."""
-    n_ctx: int
-    kv: tuple[str, str]
+    load: LoadSettings
+
+    @property
+    def n_ctx(self) -> int:
+        """The context asked for; what the engine would take at most when none was."""
+        return self.load.n_ctx or DEFAULT_CTX
 
     def next_context(self) -> Question:
         """The next longer usual context, after the longest the shortest."""
         longer = [length for length in CONTEXTS if length > self.n_ctx]
-        return replace(self, n_ctx=longer[0] if longer else CONTEXTS[0])
+        return self._with(n_ctx=longer[0] if longer else CONTEXTS[0])
 
     def next_kv(self) -> Question:
-        return replace(self, kv=(after(KV_TYPES, self.kv[0]),) * 2)
+        """The next type for K and V of the target."""
+        kv = after(KV_TYPES, self.load.kv[0])
+        return self._with(kv=(kv, kv))
 
     def next_budget(self) -> Question:
         return replace(self, budget=after(BUDGETS, self.budget))
@@ -52,7 +60,7 @@ class Question:
         digits, factor = (word[:-1], 1024) if word.endswith("k") else (word, 1)
         if not digits.isdecimal() or not 0 < int(digits) * factor <= MAX_CTX:
             raise UsageError(f"`{text}` is no context length", hint="write tokens like `32768` or `32k`")
-        return replace(self, n_ctx=int(digits) * factor)
+        return self._with(n_ctx=int(digits) * factor)
 
     def with_budget(self, text: str) -> Question:
         """The memory that a person typed; empty = this machine.
@@ -66,9 +74,12 @@ class Question:
     @property
     def text(self) -> str:
         """The three knobs in words; a simulation says so."""
-        kv = self.kv[0] if self.kv[0] == self.kv[1] else "/".join(self.kv)
+        kv = "/".join(dict.fromkeys(self.load.kv))
         memory = f"SIM {self.budget}" if self.budget else "this machine"
         return f"{memory} · ctx {self.n_ctx} · KV {kv}"
+
+    def _with(self, **changes: Any) -> Question:
+        return replace(self, load=replace(self.load, **changes))
 
 
 def after(choices: Sequence[_T], current: _T) -> _T:

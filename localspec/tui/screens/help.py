@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localspec.tui.actions import ACTIONS, PROMPT_ACTIONS, keys_in_use
+from localspec.tui.actions import ACTIONS, PROMPT_ACTIONS, Action, keys_in_use
 
 
 class HelpScreen(ModalScreen[None]):
@@ -19,8 +19,14 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS = [Binding("escape,f1,q", "dismiss", "leave")]  # noqa: RUF012
 
-    def __init__(self, focused: Widget | None, keymap: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        focused: Widget | None,
+        keymap: Mapping[str, str],
+        actions: Sequence[Action] = (*PROMPT_ACTIONS, *ACTIONS),
+    ) -> None:
         super().__init__()
+        self._actions = actions
         self._about = about(focused)
         self._keymap = keymap
 
@@ -29,7 +35,7 @@ class HelpScreen(ModalScreen[None]):
             yield Static("Help · Esc leaves", classes="heading", markup=False)
             yield Static(self._about, markup=False)
             yield Static("Keys and commands", classes="heading", markup=False)
-            for action in (*PROMPT_ACTIONS, *ACTIONS):
+            for action in self._actions:
                 keys = keys_in_use(action, self._keymap).replace(",", " ")
                 slash = f"/{action.slash} {action.argument}".strip() if action.slash else ""
                 yield Horizontal(

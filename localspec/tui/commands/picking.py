@@ -1,0 +1,272 @@
+"""What the picker's keys do. A handler runs in a worker of the screen, so it may ask and wait."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from localspec.catalog import DEMO
+from localspec.errors import UsageError
+from localspec.planning import PairPlan
+from localspec.tui.background import in_background
+from localspec.tui.picking.actions import PICKER_ACTIONS
+from localspec.tui.picking.question import BUDGETS, MACHINE, Question, after
+from localspec.tui.picking.rows import GIB, ORDERS, Row
+from localspec.tui.picking.services import Parcel, Picked
+from localspec.tui.screens.dialogs import AskText, Confirm
+from localspec.tui.screens.help import HelpScreen
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.picker import PickerScreen
+
+Handler = Callable[["PickerScreen"], Awaitable[None] | None]
+FIRST = "No model yet. e: embedded demo, no network · d: download · b: choose your card"
+"""What a first visit is told."""
+
+
+async def run(screen: PickerScreen, action_id: str) -> None:
+    """Run the handler of an action.
+
+    Raises:
+        LocalspecError: it cannot be done, with the reason.
+    """
+    outcome = HANDLERS[action_id](screen)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+def _marked(screen: PickerScreen) -> Row:
+    row = screen.current
+    if row is None:
+        raise UsageError("no pair is marked")
+    return row
+
+
+# -- pick -----------------------------------------------------------------------------------------
+
+
+async def use(screen: PickerScreen) -> None:
+    await _use(screen, _marked(screen))
+
+
+async def demo(screen: PickerScreen) -> None:
+    row = screen.row(DEMO)
+    if row is None:
+        raise UsageError("the demo pair is not listed yet", hint="wait for the list, then try again")
+    await _use(screen, row)
+
+
+async def _use(screen: PickerScreen, row: Row) -> None:
+    """Make a pair the default and, in a chat, load it; what does not fit here only when insisted on."""
+    if not row.installed:
+        await _download(screen, row)
+        return
+    load = screen.question.load
+    # A simulated card says nothing about this machine.
+    here = await in_background(lambda: screen.services.detail(row.name, Question(MACHINE, load)))
+    force = here.fit == "too big"
+    if force and not await _sure(screen, _too_big(here)):
+        return
+    if not force:
+        screen.services.set_default(row.name)
+    if screen.in_chat:
+        screen.dismiss(Picked(row.name, load, force))
+    elif force:
+        screen.tell(f"start it with: localspec chat {row.name} --force")
+    else:
+        screen.tell(f"{row.name} is the default now: `localspec` chats with it, Esc leaves")
+
+
+def _too_big(plan: PairPlan) -> str:
+    short = min(plan.devices, key=lambda device: device.spare_bytes)
+    where = "RAM" if short.kind == "cpu" else short.name
+    would = "".join(f"\nWould help: {suggestion.text}." for suggestion in plan.suggestions[:3])
+    return (
+        f"{plan.name} does not fit: it needs {short.needed_bytes / GIB:.1f} GiB of {where}, "
+        f"{short.usable_bytes / GIB:.1f} GiB are free for it here.{would}\nLoad anyway?"
+    )
+
+
+async def _sure(screen: PickerScreen, question: str) -> bool:
+    sure: bool = await screen.app.push_screen_wait(Confirm(question))
+    return sure
+
+
+# -- the question ---------------------------------------------------------------------------------
+
+
+def context(screen: PickerScreen) -> None:
+    screen.ask(screen.question.next_context())
+
+
+async def context_ask(screen: PickerScreen) -> None:
+    text = await _text(screen, "Context length in tokens: 32768 or 32k", str(screen.question.n_ctx))
+    if text is not None:
+        screen.ask(screen.question.with_context(text))
+
+
+def kv(screen: PickerScreen) -> None:
+    screen.ask(screen.question.next_kv())
+
+
+def budget(screen: PickerScreen) -> None:
+    screen.ask(replace(screen.question, budget=after(BUDGETS, screen.question.budget)))
+
+
+async def budget_ask(screen: PickerScreen) -> None:
+    title = "Memory to simulate: 24GB-card, 20GiB, …; empty: this machine"
+    text = await _text(screen, title, screen.question.budget or "")
+    if text is not None:
+        screen.ask(screen.question.with_budget(text))
+
+
+async def _text(screen: PickerScreen, title: str, text: str) -> str | None:
+    return await screen.app.push_screen_wait(AskText(title, text))
+
+
+# -- the list -------------------------------------------------------------------------------------
+
+
+def filter_(screen: PickerScreen) -> None:
+    screen.filter_field.display = True
+    screen.filter_field.focus()
+
+
+def sort(screen: PickerScreen) -> None:
+    screen.order = after(tuple(ORDERS), screen.order)
+
+
+def leave(screen: PickerScreen) -> None:
+    if screen.filter_field.value or screen.filter_field.has_focus:
+        screen.filter_field.value = ""
+        screen.table.focus()
+    elif screen.in_chat:
+        screen.dismiss(None)
+    else:
+        screen.app.exit()
+
+
+async def help_(screen: PickerScreen) -> None:
+    await screen.app.push_screen(
+        HelpScreen(screen.focused, screen.services.config.keymap, PICKER_ACTIONS), wait_for_dismiss=False
+    )
+
+
+def theme(screen: PickerScreen) -> None:
+    screen.app.search_themes()
+
+
+async def headers(screen: PickerScreen) -> None:
+    row, question = _marked(screen), screen.question
+    screen.tell(f"reading the headers of {row.name}…")
+    screen.keep(
+        question, await in_background(lambda: screen.services.detail(row.name, question, online=True))
+    )
+
+
+# -- downloads ------------------------------------------------------------------------------------
+
+
+async def download(screen: PickerScreen) -> None:
+    await _download(screen, _marked(screen))
+
+
+async def _download(screen: PickerScreen, row: Row) -> None:
+    """Say what would be fetched and what room there is, then queue it."""
+    if row.installed:
+        screen.tell(f"{row.name} is on this disk already")
+        return
+    if row.transfer is not None:
+        screen.downloads.resume(row.name)
+        return
+    screen.tell(f"asking the hub for {row.name}…")
+    parcel = await in_background(lambda: screen.services.parcel(row.name))
+    if parcel.lacking:
+        raise UsageError(
+            f"{row.name} does not fit on the disk: {_gib(parcel.missing)} to fetch, {_gib(parcel.free)} free",
+            hint="free some space, or move the models with LOCALSPEC_MODELS_DIR",
+        )
+    if await _sure(screen, _announcement(screen, row, parcel)):
+        screen.downloads.add(parcel.unit)
+
+
+def _announcement(screen: PickerScreen, row: Row, parcel: Parcel) -> str:
+    lines = [f"Download {row.name}: {_gib(parcel.size)} in {len(parcel.unit.files)} files?"]
+    lines += [f"  {file}" for file in parcel.unit.files]
+    if parcel.fetched:
+        lines.append(f"{_gib(parcel.fetched)} of it are here already.")
+    lines.append(
+        f"To {screen.services.models_dir}: {_gib(parcel.free)} free, {_gib(parcel.left)} afterwards."
+    )
+    if row.plan.fit != "fits":
+        lines.append(f"In {screen.question.text} it is: {row.plan.fit}.")
+    if row.plan.gated:
+        lines.append("Gated: accept the licence on the hub and set HF_TOKEN first.")
+    return "\n".join(lines)
+
+
+def _gib(size: int | None) -> str:
+    return "an unknown size" if size is None else f"{size / GIB:.2f} GiB"
+
+
+def _meant(screen: PickerScreen) -> str:
+    """The unit that a key about downloads means: marked in the list of downloads, else in the table."""
+    if screen.download_list.has_focus and screen.download_list.marked:
+        return screen.download_list.marked
+    return _marked(screen).name
+
+
+def _running(screen: PickerScreen) -> str:
+    name = _meant(screen)
+    if screen.downloads.transfer(name) is None:
+        raise UsageError(f"{name} is not being downloaded", hint="d starts a download")
+    return name
+
+
+def pause(screen: PickerScreen) -> None:
+    screen.downloads.queue.pause(_running(screen))
+
+
+def resume(screen: PickerScreen) -> None:
+    screen.downloads.resume(_running(screen))
+
+
+async def cancel(screen: PickerScreen) -> None:
+    """Cancel a download, or delete what is installed; both only after a yes."""
+    name = _meant(screen)
+    transfer = screen.downloads.transfer(name)
+    if transfer is not None:
+        fetched = f" and remove {_gib(transfer.done)}" if transfer.done else ""
+        if await _sure(screen, f"Cancel the download of {name}{fetched}?"):
+            screen.downloads.queue.cancel(name)
+        return
+    row = _marked(screen)
+    files = screen.services.removable(row.name)
+    listed = "\n".join(f"  {file}" for file in files)
+    if await _sure(screen, f"Delete the files of {row.name} from this disk?\n{listed}"):
+        removed = await in_background(lambda: screen.services.delete(row.name))
+        screen.tell(f"deleted {len(removed)} files of {row.name}")
+        screen.plan()
+
+
+HANDLERS: dict[str, Handler] = {
+    "picker.use": use,
+    "picker.demo": demo,
+    "picker.context": context,
+    "picker.context_ask": context_ask,
+    "picker.kv": kv,
+    "picker.budget": budget,
+    "picker.budget_ask": budget_ask,
+    "picker.filter": filter_,
+    "picker.sort": sort,
+    "picker.download": download,
+    "picker.pause": pause,
+    "picker.resume": resume,
+    "picker.cancel": cancel,
+    "picker.theme": theme,
+    "picker.headers": headers,
+    "picker.help": help_,
+    "picker.leave": leave,
+}
