@@ -26,6 +26,11 @@ COMMANDS = {
     "doctor": ("localspec.cli.doctor", "Say what this machine and build can do, and what is missing."),
     "serve": ("localspec.cli.serve", "Answer OpenAI-compatible clients with a pair."),
     "export": ("localspec.cli.export", "Print the command that runs a pair on another engine."),
+    "pick-models": ("localspec.cli.pick_models", "Browse the pairs: what fits, what it gains, what is here."),
+    "pull": ("localspec.cli.pull", "Download pairs, checked before and after."),
+    "plan": ("localspec.cli.plan", "Say whether a pair fits, item by item, before any download."),
+    "models": ("localspec.cli.models", "List, add, remove, verify and find models and drafts."),
+    "config": ("localspec.cli.config", "Show and check the settings."),
     "paths": ("localspec.cli.paths", "Print where localspec keeps things."),
 }
 """Command name → (module whose `command` it is, its help in one line)."""

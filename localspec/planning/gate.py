@@ -6,11 +6,11 @@ a refusal, or a GPU, is worth a second look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.budget import Plan
+from localspec.budget import DeviceUse, Plan, Suggestion
 from localspec.engine.settings import LoadSettings
 from localspec.errors import DoesNotFitError
 from localspec.header import ModelFacts, facts_from_header, read_header
@@ -42,17 +42,17 @@ def settle(
     if answer.fit == "too big" and not force:
         answer = _plan(files, question, _all_facts)
         if answer.fit == "too big":
-            raise refusal(files.name, answer)
+            raise refusal(files.name, answer.devices, answer.suggestions)
     if answer.fit == "partial" and load.gpu_layers is None:
         return replace(load, gpu_layers=answer.gpu_layers)
     return load
 
 
-def refusal(name: str, answer: Plan) -> DoesNotFitError:
+def refusal(name: str, devices: Sequence[DeviceUse], suggestions: Sequence[Suggestion]) -> DoesNotFitError:
     """The error for a plan that exceeds its devices, with what would help."""
-    short = min(answer.devices, key=lambda device: device.spare_bytes)
+    short = min(devices, key=lambda device: device.spare_bytes)
     where = "RAM" if short.kind == "cpu" else short.name + (" (SIM)" if short.simulated else "")
-    help = [suggestion.text for suggestion in answer.suggestions[:2]]
+    help = [suggestion.text for suggestion in suggestions[:2]]
     return DoesNotFitError(
         f"`{name}` needs {short.needed_bytes / GIB:.1f} GiB of {where}, "
         f"{short.usable_bytes / GIB:.1f} GiB are free for it",

@@ -26,12 +26,16 @@ def current(model: ModelFile) -> ModelFile:
     """
     if model.repo is None or (model.revision and model.sha256):
         return model
-    listing = hub.list_files(model.repo, model.revision or "main")
+    return as_listed(model, hub.list_files(model.repo, model.revision or "main"))
+
+
+def as_listed(model: ModelFile, listing: hub.Listing) -> ModelFile:
+    """The row as a listing of its repository has it; raises UsageError when nothing there is this file."""
     paths = [file.path for file in listing.files]
     found = match_file(model.file, paths, model.quant)
     if found is None:
-        raise unknown(f"file of `{model.repo}`:", model.file, [p for p in paths if p.endswith(".gguf")])
-    parts = [listing.file(part.path) for part in RemoteFile(model.repo, found).parts]
+        raise unknown(f"file of `{listing.repo}`:", model.file, [p for p in paths if p.endswith(".gguf")])
+    parts = [listing.file(part.path) for part in RemoteFile(listing.repo, found).parts]
     return replace(
         model,
         file=found,
