@@ -150,6 +150,8 @@ def test_the_header_tells_what_a_file_is(variant: Variant) -> None:
     expected = stem if stem in ("dspark", "dflash2") else KINDS[variant.kind]
     if variant.name.startswith(("syn-mtp", "syn-chain")) and variant.kind == "target":
         expected = "model with nextn"
+    if variant.name == "assistant":
+        expected = "gemma4-assistant"
     header = read_header(syn(variant.name))
     assert draft_kind(header) == expected
     assert header.get("general.name") == variant.name or variant.kind == "unembedding"

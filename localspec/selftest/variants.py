@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from localspec.errors import unknown
 from localspec.selftest import targets
+from localspec.selftest.assistant import ASSISTANT, write_assistant, write_gemma4
 from localspec.selftest.chained import write_mimo2
 from localspec.selftest.drafts import (
     Draft,
@@ -33,7 +34,7 @@ Kind = Literal["target", "eagle3", "mtp", "dflash", "medusa", "unembedding"]
 
 SYN, OTHER, HEADS = Draw(seed=5), Draw(seed=2), Draw(seed=3)
 # Seeds whose greedy text keeps moving from any start: with few live ids most have a favourite id.
-SYN_FEW, SYN_SWA, SYN_CHAIN = Draw(seed=28), Draw(seed=10), Draw(seed=130)
+SYN_FEW, SYN_SWA, SYN_CHAIN, SYN_SHARE = Draw(seed=28), Draw(seed=10), Draw(seed=130), Draw(seed=38)
 FEW = tuple(TEXT.tokens.index(letter) for letter in "abcd")
 """Live ids of the `-few` targets: random drafts are then right about one time in four."""
 _CHATML = replace(TEXT, add_bos=False, template=CHAT_TEMPLATE.removeprefix("{{ bos_token }}"))
@@ -126,6 +127,11 @@ def _with_nextn() -> Iterable[Variant]:
     yield _target(
         Target("syn-chain", SYN_CHAIN, _CHATML, live=FEW), "three NextN layers that take turns", write_mimo2
     )
+    yield _target(
+        Target("syn-share", SYN_SHARE, _CHATML, live=FEW), "its cache is read by an assistant", write_gemma4
+    )
+    assistant = Draft("assistant", "syn-share", HEADS, _CHATML, ASSISTANT, "gemma4")
+    yield _head("mtp", assistant, "a model on the target's cache", partial(write_assistant, live=FEW))
     alone = Target("syn-mtp-only", SYN, _CHATML, base="syn-hyb")
     yield Variant(
         alone.name,

@@ -14,6 +14,7 @@ from localspec.engine.backend import Context, ContextSettings
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.features import LayerInputs, NextnRows
 from localspec.engine.control import Control
+from localspec.engine.drafters.assistant import AssistantDrafter
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, More
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.events import Event
@@ -23,6 +24,7 @@ from localspec.session.loading import load_pair
 from tests.engine.harness import Bench, ids, model
 from tests.kit.ggufs import syn
 from tests.kit.reference import Array, Llama, Qwen2
+from tests.kit.reference_assistant import Assistant
 from tests.kit.reference_drafters import DFlash, Eagle3, Medusa, Nextn
 from tests.kit.reference_mimo2 import Mimo2
 
@@ -61,6 +63,7 @@ PAIRS = (
     Pair("syn-mtp-few", "syn-mtp-few", "mtp"),
     Pair("syn-hyb", "syn-mtp-only", "mtp"),
     Pair("syn-chain", "syn-chain", "mtp"),
+    Pair("syn-share", "assistant", "mtp"),
     Pair("syn", "dflash", "dflash"),
     Pair("syn", "dspark", "dflash"),
     Pair("syn", "dflash2", "dflash"),
@@ -77,6 +80,7 @@ BY_KIND = {
     "eagle3 on a recurrent target": Pair("syn-hyb-few", "eagle3-few", "eagle3"),
     "mtp": Pair("syn-mtp-few", "syn-mtp-few", "mtp"),
     "mtp layers in turn": Pair("syn-chain", "syn-chain", "mtp"),
+    "assistant": Pair("syn-share", "assistant", "mtp"),
     "dflash": Pair("syn-hyb-few", "dflash-few", "dflash"),
     "dspark": Pair("syn-hyb-few", "dspark-few", "dflash"),
     "medusa": Pair("syn-hyb-few", "medusa-few", "medusa"),
@@ -142,7 +146,7 @@ class Record:
                 self.reads.append(Read(start, tokens.tolist(), rows[0].copy()))
 
         drafter.observe = observed
-        if isinstance(drafter, FeatureDrafter):
+        if isinstance(drafter, FeatureDrafter | AssistantDrafter):
             context: Any = drafter._context
             last = context.last
 
@@ -197,6 +201,9 @@ class Reference:
             self._eagle = Eagle3(pair.file, dense)
             self.features = inputs(self._eagle.layers)
             self._drafts = self._eagle3
+        elif pair.companion == "assistant":
+            self._nextn, self.features = Assistant(pair.file, syn(pair.target), inputs), hidden
+            self._drafts = self._mtp
         elif pair.kind == "mtp":
             self._nextn, self.features = Nextn(pair.file), hidden
             self._drafts = self._mtp
@@ -217,6 +224,8 @@ class Reference:
         text = self._text[:n]
         if self._pair.kind == "eagle3":
             logits, hidden = self._eagle.decode(text[1:], self._eagle.encode(self.features[: n - 1]))
+        elif self._pair.companion == "assistant":
+            return self._nextn.step(n, text[-1], self.features[n - 2])  # type: ignore[no-any-return]
         elif self._pair.target == "syn-chain":
             return self._nextn.seed(text, self.features[: n - 1])
         elif self._pair.kind == "mtp":
@@ -294,7 +303,7 @@ def check(pair: Pair, record: Record, text: Sequence[int], *, at_least: int = 5)
             assert said.seed is not None
             possible = np.isfinite(seed[0])
             assert np.array_equal(possible, np.isfinite(said.seed[0]))
-            assert np.abs(said.seed[0][possible] - seed[0][possible]).max() < TOLERANCE, "logits"
+            assert far_off(said.seed[0][possible], seed[0][possible]) < TOLERANCE, "logits"
             assert far_off(said.seed[1], seed[1]) < TOLERANCE, "hidden row"
         compared += 1
     assert compared >= at_least and read >= at_least, (compared, read)

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.engine.adapt import FixedPolicy
 from localspec.engine.drafters import hidden
+from localspec.engine.drafters.assistant import AssistantDrafter
 from localspec.engine.drafters.base import Draft
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.hidden import FeatureStore
+from localspec.engine.drafters.medusa import MedusaDrafter
 from localspec.engine.events import Token
 from localspec.selftest import drafts
 from localspec.selftest.drafts import Draft as DraftFile
@@ -196,6 +198,7 @@ def test_a_long_reply_stays_exact_and_keeps_drafting(pair: Pair, soak: Callable[
         assert sum(r.accepted for r in late) > 0
 
 
+@settings(max_examples=settings.default.max_examples // 2)  # each loads a pair
 @given(
     pair=st.sampled_from(list(BY_KIND.values())),
     seed=st.integers(0, 20),
@@ -319,25 +322,26 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("pair", [p for n, p in BY_KIND.items() if n not in ("medusa", "eagle3")], ids=str)
+@pytest.mark.parametrize(
+    "pair", [p for n, p in BY_KIND.items() if n not in ("medusa", "assistant", "eagle3")], ids=str
+)
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS.keys())
 def test_the_check_notices_a_broken_drafter(mutation: Any, pair: Pair) -> None:
     with mutation(), pytest.raises(AssertionError):
         checked_reply(pair)
 
 
-def test_the_check_notices_a_hidden_row_off_by_one() -> None:
-    """Medusa reads the row before the right one."""
-    from localspec.engine.drafters.medusa import MedusaDrafter
+@pytest.mark.parametrize(("name", "drafter"), [("medusa", MedusaDrafter), ("assistant", AssistantDrafter)])
+def test_the_check_notices_a_hidden_row_off_by_one(name: str, drafter: Any) -> None:
+    """Drafters that read one row only, the row before the right one."""
+    original = drafter.observe
 
-    original = MedusaDrafter.observe
-
-    def observe(self: MedusaDrafter, tokens: Any, start: int) -> None:
+    def observe(self: Any, tokens: Any, start: int) -> None:
         original(self, tokens, start)
         self._start += 1
 
-    with patched(MedusaDrafter, "observe", observe), pytest.raises(AssertionError):
-        checked_reply(BY_KIND["medusa"])
+    with patched(drafter, "observe", observe), pytest.raises(AssertionError):
+        checked_reply(BY_KIND[name])
 
 
 def test_the_check_notices_layers_that_do_not_take_turns() -> None:
