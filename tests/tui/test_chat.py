@@ -727,6 +727,25 @@ class TestReading:
 
         run(work())
 
+    def test_the_earliest_turns_of_a_long_session_leave_the_screen(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localspec.tui.widgets.conversation_view.PAGE", 2)
+
+        async def work() -> None:
+            async with chatting(tmp_path, lambda: ScriptedSession([HELLO])) as chat:
+                for i in range(3):
+                    await chat.ask(f"question {i}")
+                assert len(chat.screen.query(".turn")) == 2
+                assert (
+                    "4 earlier messages" in chat.text() and "question 0" not in chat.text().split("\n", 1)[1]
+                )
+                await chat.type("/older")
+                await chat.wait_text("question 1")
+                assert len(stored(chat)) == 6
+
+        run(work())
+
     def test_held_back_text_at_the_end_is_drawn(self, tmp_path: Path) -> None:
         async def work() -> None:
             events = [

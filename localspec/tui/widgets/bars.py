@@ -20,12 +20,12 @@ def bar(share: float, width: int) -> str:
     return "█" * full + (EIGHTHS[part] if part else "")
 
 
-def histogram(counts: Sequence[int], width: int, label: str = "{}") -> Content:
-    """One line per index: label, bar relative to the largest count, count."""
+def histogram(counts: Sequence[int], width: int) -> Content:
+    """One line per index: index, bar relative to the largest count, count."""
     if not counts:
         return Content("no rounds with a draft yet")
     top = max(counts) or 1
-    labels = [label.format(i) for i in range(len(counts))]
+    labels = [str(i) for i in range(len(counts))]
     room = _room(width, labels, [str(count) for count in counts])
     return _lines([(name, count / top, str(count)) for name, count in zip(labels, counts, strict=True)], room)
 

@@ -64,16 +64,30 @@ class ConversationView(VerticalScroll):
         """Show new turns below; the last one is a reply that will grow."""
         await self.query(".notice").remove()
         await self.mount_all(self._view(turn, growing=turn is turns[-1]) for turn in turns)
+        await self._prune()
+
+    async def _prune(self) -> None:
+        """In a long chat the earliest turns leave the screen, because each one makes every layout dearer."""
+        views = self._views()
+        if len(views) > 2 * PAGE:
+            gone = views[: len(views) - PAGE]
+            self._first += len(gone)
+            await self.remove_children(gone)
+            await self._mount_notice()
+
+    def _views(self) -> list[UserTurn | ReplyTurn]:
+        return [view for view in self.children if isinstance(view, UserTurn | ReplyTurn)]
 
     async def drop(self, *turns: LiveTurn) -> None:
         """Take turns off the screen."""
-        for view in self.children:
-            if isinstance(view, UserTurn | ReplyTurn) and any(view.turn is turn for turn in turns):
+        for view in self._views():
+            if any(view.turn is turn for turn in turns):
                 await view.remove()
 
     def view_of(self, turn: LiveTurn) -> ReplyTurn | None:
         """The widget of a reply, if it is mounted."""
-        return next((view for view in self.query(ReplyTurn) if view.turn is turn), None)
+        replies = (view for view in reversed(self._views()) if isinstance(view, ReplyTurn))
+        return next((view for view in replies if view.turn is turn), None)
 
     async def finish(self, turn: LiveTurn) -> None:
         """A reply has ended."""
