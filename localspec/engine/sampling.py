@@ -271,3 +271,11 @@ def log_softmax(row: Row) -> NDArray[np.float64]:
     wide = row.astype(np.float64)
     top = wide.max()
     return np.asarray(wide - (top + np.log(np.exp(wide - top).sum())))
+
+
+def log_probabilities(row: Row, id: int, n: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """(log-probability of `id`, the `n` most likely (id, log-probability)) under the raw row."""
+    values = log_softmax(row)
+    best = np.argpartition(values, len(values) - n)[len(values) - n :] if n else np.empty(0, np.intp)
+    best = best[np.argsort(-values[best], kind="stable")]
+    return float(values[id]), tuple((int(j), float(values[j])) for j in best)

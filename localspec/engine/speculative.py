@@ -24,7 +24,7 @@ from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.rule import RuleChoice
-from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_softmax, uniform
+from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_probabilities, uniform
 from localspec.engine.stats import Stats
 from localspec.errors import EngineError, PromptTooLongError, UsageError
 
@@ -181,19 +181,19 @@ class Loop:
         return rows
 
     def _tell(self, what: Callable[[Drafter], None]) -> None:
-        """Let every drafter know; one that cannot go on costs the drafts, not the reply."""
-        try:
-            for drafter in self._drafters:
+        """Let every drafter know; one that cannot go on costs its drafts, not the reply."""
+        for drafter in list(self._drafters):
+            try:
                 what(drafter)
-        except EngineError as failure:
-            self._drop_drafters(failure)
+            except EngineError as failure:
+                self._drop([drafter], failure)
 
-    def _drop_drafters(self, failure: EngineError) -> None:
-        """Go on without drafts and say so; with `require` a failing drafter ends the reply."""
+    def _drop(self, broken: Sequence[Drafter], failure: EngineError) -> None:
+        """Go on without these drafters and say so; with `require` a failing drafter ends the reply."""
         if self._options.require:
             raise failure
-        names = ", ".join(drafter.name for drafter in self._drafters)
-        self._drafters = []
+        names = ", ".join(drafter.name for drafter in broken)
+        self._drafters = [drafter for drafter in self._drafters if drafter not in broken]
         self._notices.append(Notice("off", f"{names} failed: {failure.message}"))
 
     # -- rounds -----------------------------------------------------------------------------------
@@ -251,7 +251,8 @@ class Loop:
             if draft is not None:
                 draft.check(limit, self._target.n_vocab)
         except EngineError as failure:
-            self._drop_drafters(failure)
+            # Which one failed is the policy's secret; a copier has no cache that could be broken.
+            self._drop([d for d in self._drafters if not d.free] or self._drafters, failure)
             return
         state.method, state.draft = method, draft
         state.drafter = next((d for d in self._drafters if d.name == method), None)
@@ -287,7 +288,8 @@ class Loop:
             if id in self._options.eog:
                 yield id
             else:
-                logprob, top = self._logprobs(rows[i], id)
+                n = self._options.logprobs
+                logprob, top = (None, ()) if n is None else log_probabilities(rows[i], id, n)
                 yield Token(id, "", "content", accepted, state.method, self.stats.rounds, logprob, top)
             if not accepted:
                 return
@@ -311,15 +313,6 @@ class Loop:
     def _draft_uniform(self) -> float:
         self._draws += 1
         return uniform(self._options.seed, self._draws, _DRAFT)
-
-    def _logprobs(self, row: Row, id: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        n = self._options.logprobs
-        if n is None:
-            return None, ()
-        values = log_softmax(row)
-        best = np.argpartition(values, len(values) - n)[len(values) - n :] if n else np.empty(0, np.intp)
-        best = best[np.argsort(-values[best], kind="stable")]
-        return float(values[id]), tuple((int(j), float(values[j])) for j in best)
 
     def _ends(self, token: Token | int, state: _RoundState) -> DoneReason | None:
         """The ordered end rules of one committed token: end of generation, stop string, length."""
