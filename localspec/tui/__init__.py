@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,12 @@ from localspec.errors import UsageError
 from localspec.locations import locations
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
-
     from localspec.catalog import Catalog
     from localspec.config import Config
     from localspec.engine.settings import KvType
     from localspec.store import ChatStore
     from localspec.tui.controller import MakeSession
+    from localspec.tui.setup import OpenPicker
 
 __all__ = ["run_chat", "run_picker", "why_no_screen"]
 
@@ -47,7 +47,7 @@ def run_chat(
     inline: bool = False,
     pick_first: bool = False,
     system: str = "",
-    screens: Mapping[str, Callable[[], Screen[str | None]]] | None = None,
+    picker: OpenPicker | None = None,
     log: Path | None = None,
 ) -> int:
     """Draw the chat until the user leaves; returns the exit code.
@@ -61,7 +61,7 @@ def run_chat(
         inline: Draw below the shell's prompt instead of taking the whole terminal.
         pick_first: There is no pair to load yet: begin with the picker.
         system: System prompt of new chats.
-        screens: Screens of other parts by name; F2 shows `picker`, which ends with a pair's name or None.
+        picker: Makes the screen that F2 shows.
         log: File that F9 shows; the program's log by default.
 
     Raises:
@@ -77,7 +77,7 @@ def run_chat(
 
     setup = ChatSetup(
         make_session, config, store, log or locations().log_file, initial_prompt, resume, pick_first, system,
-        screens or {},
+        picker,
     )  # fmt: skip
     app = make_app(setup)
     # A full collection walks every object of the imported modules: 60 ms on a slow core, every few seconds.
@@ -112,11 +112,19 @@ def run_picker(
     reason = why_no_screen()
     if reason is not None:
         raise UsageError(reason, hint="`localspec pick-models --list` writes text only")
-    from localspec.tui.picker_app import make_picker_app
+    from localspec.budget import parse_budget
+    from localspec.engine.settings import LoadSettings
 
-    app = make_picker_app(catalog, config, budget=budget, n_ctx=n_ctx, kv=kv)
+    if budget is not None:
+        parse_budget(budget)
+    from localspec.tui.picker_app import make_picker_app
+    from localspec.tui.picker_factory import PickerFactory
+
+    load = LoadSettings(**config.load)
+    factory = PickerFactory(catalog, config, budget=budget)
     try:
+        app = make_picker_app(factory, config, replace(load, n_ctx=n_ctx or load.n_ctx, kv=kv or load.kv))
         app.run()
     finally:
-        app.picker.downloads.close()
+        factory.close()
     return app.return_code or 0

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 from textual.command import CommandPalette
 
-from localspec.budget import parse_budget
-from localspec.catalog import Catalog
 from localspec.config import Config, check_keymap
-from localspec.engine.settings import KvType, LoadSettings
+from localspec.engine.settings import LoadSettings
 from localspec.tui.actions import BY_ID
 from localspec.tui.frame import Frame
+from localspec.tui.picker_factory import PickerFactory
 from localspec.tui.picking.actions import PICKER_BY_ID
-from localspec.tui.picking.downloads import Downloads
-from localspec.tui.picking.question import Question
-from localspec.tui.picking.services import Picked, Services
+from localspec.tui.picking.services import Picked
 from localspec.tui.screens.picker import PickerScreen
 
 if TYPE_CHECKING:
@@ -59,21 +55,11 @@ class PickerApp(Frame, inherit_bindings=False):
         self.exit()
 
 
-def make_picker_app(
-    catalog: Catalog,
-    config: Config,
-    *,
-    budget: str | None,
-    n_ctx: int | None,
-    kv: tuple[KvType, KvType] | None,
-) -> PickerApp:
-    """The app, after checking what was asked and configured; arguments and errors as `run_picker`."""
+def make_picker_app(factory: PickerFactory, config: Config, load: LoadSettings) -> PickerApp:
+    """The app, after checking what the user configured.
+
+    Raises:
+        UsageError: a remapped key names no binding.
+    """
     check_keymap(config, BY_ID | PICKER_BY_ID)
-    if budget is not None:
-        parse_budget(budget)
-    given: dict[str, Any] = {"n_ctx": n_ctx, "kv": kv}
-    load = replace(LoadSettings(**config.load), **{key: value for key, value in given.items() if value})
-    services = Services(catalog, config)
-    downloads = Downloads(config.models_dir, services.sizes)
-    first = config.default_pair is None
-    return PickerApp(PickerScreen(services, downloads, Question(budget, load), in_chat=False, first=first))
+    return PickerApp(factory.screen(load, in_chat=False))

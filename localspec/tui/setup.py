@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.config import Config
 from localspec.engine.settings import LoadSettings, SamplingSettings, SpeculationSettings
+from localspec.interfaces import SessionInfo
 from localspec.store import ChatStore
 from localspec.tui.conversation import ChatSettings
 
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from localspec.tui.controller import MakeSession
+    from localspec.tui.picking.services import Picked
 
-PICKER = "picker"
-"""Name under which F2 looks for the model picker. It must end with the name of a pair, or None."""
+OpenPicker = Callable[[LoadSettings, SessionInfo | None], "Screen[Picked | None]"]
+"""Makes the screen that F2 shows, from the settings of the next load and the pair that is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class ChatSetup:
     pick_first: bool = False
     """No pair is known yet: begin with the picker instead of a load."""
     system: str = ""
-    screens: Mapping[str, Callable[[], Screen[str | None]]] = field(default_factory=dict)
-    """Screens of other parts of the program by name; `PICKER` is asked for."""
+    picker: OpenPicker | None = None
+    """What F2 shows."""
     clock: Callable[[], float] = time.monotonic
 
     @property

@@ -16,11 +16,15 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static
 
 from localspec.engine.events import Notice
+from localspec.engine.settings import LoadSettings
 from localspec.errors import UsageError
+from localspec.interfaces import SessionInfo
 from localspec.store import ChatStore, Turn
 from localspec.tui import why_no_screen
 from localspec.tui.actions import ACTIONS, BY_ID
 from localspec.tui.app import make_app
+from localspec.tui.controller import Wish
+from localspec.tui.picking.services import Picked
 from localspec.tui.screens.chats import ChatsScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
@@ -348,21 +352,26 @@ class TestSurroundings:
         run(work())
 
     def test_a_registered_picker_is_opened_and_its_pair_loaded(self, tmp_path: Path) -> None:
-        class Picker(ModalScreen[str | None]):
+        class Picker(ModalScreen[Picked | None]):
+            def __init__(self, load: LoadSettings, info: SessionInfo | None) -> None:
+                super().__init__()
+                opened.append((load.n_ctx, info is not None))
+
             def on_mount(self) -> None:
                 self.set_timer(0.05, self.pick)
 
             def pick(self) -> None:
-                self.dismiss("picked-pair")
+                self.dismiss(Picked("picked-pair", LoadSettings(n_ctx=4096), force=True))
 
-        screens: dict[str, Callable[[], Any]] = {"picker": Picker}
+        opened: list[tuple[int | None, bool]] = []
 
         async def work() -> None:
-            async with chatting(tmp_path, screens=screens, pick_first=True, wait_ready=False) as chat:
+            async with chatting(tmp_path, picker=Picker, pick_first=True, wait_ready=False) as chat:
                 await chat.ready()
-                assert [wish.pair for wish in chat.wishes] == ["picked-pair"]
+                assert chat.wishes == [Wish("picked-pair", LoadSettings(n_ctx=4096), force=True)]
                 await chat.pilot.press("f2")
                 await chat.wait(lambda: len(chat.wishes) == 2, "picked again")
+                assert opened == [(None, False), (4096, True)]  # what was chosen stays, and what is loaded
 
         run(work())
 

@@ -9,27 +9,28 @@ from localspec.errors import UsageError
 from localspec.tui.changing import changed
 from localspec.tui.commands.reply import need_idle
 from localspec.tui.controller import Wish
-from localspec.tui.setup import PICKER
 from localspec.tui.status import spec_state
 
 if TYPE_CHECKING:
     from localspec.tui.commands import Handler
+    from localspec.tui.picking.services import Picked
     from localspec.tui.screens.chat import ChatScreen
 
 
 def open_picker(screen: ChatScreen, argument: str) -> None:
-    """Show the picker that is registered; the pair it ends with is loaded."""
+    """Show the picker; the pair it ends with is loaded, with the settings chosen there."""
     need_idle(screen)
-    if PICKER not in screen.setup.screens:
+    if screen.setup.picker is None:
         raise UsageError(
             "the model picker is not available here", hint="run `localspec pick-models`, then /use PAIR"
         )
 
-    async def chosen(pair: str | None) -> None:
-        if pair is not None:
-            await screen.load(Wish(pair=pair, load=screen.held.load))
+    async def chosen(picked: Picked | None) -> None:
+        if picked is not None:
+            screen.hold(replace(screen.held, load=picked.load))
+            await screen.load(Wish(picked.pair, picked.load, picked.force))
 
-    screen.app.push_screen(screen.setup.screens[PICKER](), chosen)
+    screen.app.push_screen(screen.setup.picker(screen.held.load, screen.controller.info), chosen)
 
 
 async def use(screen: ChatScreen, argument: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.catalog import DEMO
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.planning import PairPlan
 from localspec.tui.background import in_background
 from localspec.tui.picking.actions import PICKER_ACTIONS
@@ -16,6 +16,7 @@ from localspec.tui.picking.question import BUDGETS, MACHINE, Question, after
 from localspec.tui.picking.rows import GIB, ORDERS, Row
 from localspec.tui.picking.services import Parcel, Picked
 from localspec.tui.screens.dialogs import AskText, Confirm
+from localspec.tui.screens.forms import AddPair, Choose, NewPair
 from localspec.tui.screens.help import HelpScreen
 
 if TYPE_CHECKING:
@@ -189,12 +190,13 @@ async def _download(screen: PickerScreen, row: Row) -> None:
             hint="free some space, or move the models with LOCALSPEC_MODELS_DIR",
         )
     if await _sure(screen, _announcement(screen, row, parcel)):
-        screen.downloads.add(parcel.unit)
+        screen.downloads.add(parcel.order.unit)
+        screen.services.ordered(parcel.order)
 
 
 def _announcement(screen: PickerScreen, row: Row, parcel: Parcel) -> str:
-    lines = [f"Download {row.name}: {_gib(parcel.size)} in {len(parcel.unit.files)} files?"]
-    lines += [f"  {file}" for file in parcel.unit.files]
+    lines = [f"Download {row.name}: {_gib(parcel.size)} in {len(parcel.order.unit.files)} files?"]
+    lines += [f"  {file}" for file in parcel.order.unit.files]
     if parcel.fetched:
         lines.append(f"{_gib(parcel.fetched)} of it are here already.")
     lines.append(
@@ -244,11 +246,75 @@ async def cancel(screen: PickerScreen) -> None:
         return
     row = _marked(screen)
     files = screen.services.removable(row.name)
+    if row.plan.state == "not downloaded" or not files:
+        raise UsageError(f"{row.name} has no downloaded file that no other pair needs")
     listed = "\n".join(f"  {file}" for file in files)
-    if await _sure(screen, f"Delete the files of {row.name} from this disk?\n{listed}"):
-        removed = await in_background(lambda: screen.services.delete(row.name))
-        screen.tell(f"deleted {len(removed)} files of {row.name}")
+    if await _sure(screen, f"Delete these files of {row.name} from this disk?\n{listed}"):
+        done = await in_background(lambda: screen.services.delete(row.name))
+        kept = f", kept {len(done.kept)} that other pairs need" if done.kept else ""
+        screen.tell(f"deleted {len(done.removed)} files of {row.name}{kept}")
+        screen.services.reload()
         screen.plan()
+
+
+# -- new pairs ------------------------------------------------------------------------------------
+
+
+async def add(screen: PickerScreen) -> None:
+    await _add(screen, NewPair())
+
+
+async def _add(screen: PickerScreen, given: NewPair) -> None:
+    wanted = await screen.app.push_screen_wait(AddPair(given))
+    if wanted is None:
+        return
+    screen.tell("reading the headers…")
+    services = screen.services
+    try:
+        told = await in_background(lambda: services.add(wanted.name, wanted.target, wanted.draft))
+    except LocalspecError as error:
+        screen.tell_error(error)
+        await _add(screen, wanted)  # what was typed is not lost
+        return
+    screen.tell(f"added {wanted.name}: {told}")
+    screen.plan(mark=wanted.name)
+
+
+async def scan(screen: PickerScreen) -> None:
+    """List the GGUF files on this disk; one becomes the target of a new pair."""
+    screen.tell("looking through this disk…")
+    found = await in_background(screen.services.scan)
+    rows = [
+        (file.path.name, file.error or f"{file.kind} {file.quant}", _gib(file.size_bytes), file.where)
+        for file in found
+    ]
+    empty = "no GGUF file in the models folder, nor in those of Hugging Face, LM Studio and llama.cpp"
+    title = "GGUF files on this disk: choose a target"
+    question = Choose(title, ("file", "what", "size", "where"), rows, empty)
+    chosen = await screen.app.push_screen_wait(question)
+    if chosen is not None:
+        await _add(screen, NewPair(target=str(found[chosen].path)))
+
+
+async def drafts(screen: PickerScreen) -> None:
+    """List drafts for the marked target, best first; one makes a new pair."""
+    row = _marked(screen)
+    screen.tell(f"comparing vocabularies with {row.plan.target}…")
+    found = await in_background(lambda: screen.services.drafts(row.name))
+    rows = [
+        (
+            one.name, one.status or "not compared", "this disk" if one.local else "hub", one.kind,
+            _gib(one.size_bytes), one.reason,
+        )
+        for one in found
+    ]  # fmt: skip
+    columns = ("draft", "verdict", "where", "kind", "size", "why")
+    empty = "none is known; n-grams still speed up text that repeats its prompt"
+    question = Choose(f"Drafts for {row.plan.target}", columns, rows, empty)
+    chosen = await screen.app.push_screen_wait(question)
+    if chosen is not None:
+        one = found[chosen]
+        await _add(screen, NewPair(target=row.plan.target, draft=one.place if one.local else one.name))
 
 
 HANDLERS: dict[str, Handler] = {
@@ -267,6 +333,9 @@ HANDLERS: dict[str, Handler] = {
     "picker.cancel": cancel,
     "picker.theme": theme,
     "picker.headers": headers,
+    "picker.add": add,
+    "picker.scan": scan,
+    "picker.drafts": drafts,
     "picker.help": help_,
     "picker.leave": leave,
 }

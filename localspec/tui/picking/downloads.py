@@ -7,7 +7,7 @@ remembered here. Ending the program ends the thread: what was fetched stays, and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -101,20 +101,20 @@ class Downloads:
     def __init__(
         self,
         models_dir: Path,
-        sizes: Mapping[tuple[str, str], int],
+        size_of: Callable[[str, str], int | None],
         *,
         extra_dirs: tuple[Path, ...] = (),
         start: Callable[[], Run] | None = None,
     ) -> None:
         """Args:
-        sizes: (repository, path) -> bytes as listed, for what was not asked of the hub yet.
+        size_of: repository and path -> bytes as listed, for what the thread has not begun yet.
         extra_dirs: folders of other tools, whose files are used in place.
         start: instead of `run_queue` on the folder.
         """
         self.queue = Queue(models_dir)
         self.finished: list[str] = []
         """Units completed since the program started, oldest first."""
-        self._sizes = sizes
+        self._size_of = size_of
         self._start = start or (lambda: run_queue(models_dir, extra_dirs=extra_dirs))
         self._lock = threading.Lock()
         self._live: _Live | None = None
@@ -182,7 +182,7 @@ class Downloads:
 
     def _size(self, file: RemoteFile, live: _Live | None) -> int | None:
         told = live.total.get(file) if live else None
-        return told or self._sizes.get((file.repo, file.path))
+        return told or self._size_of(file.repo, file.path)
 
     def _work(self, run: Run) -> None:
         while True:

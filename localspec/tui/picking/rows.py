@@ -19,7 +19,6 @@ STATES: dict[State, str] = {
 }  # fmt: skip
 
 
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One pair as listed."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.catalog import Catalog
+from localspec.catalog import Catalog, load_catalog, read_pins
 from localspec.config import Config, set_key
-from localspec.download import Library, Queue, RemoteFile, Unit, remove
+from localspec.download import Queue
 from localspec.download.disk import SPARE_BYTES
 from localspec.engine.settings import LoadSettings
-from localspec.errors import UsageError
-from localspec.pairs import find_file, remote_file
+from localspec.header import Header
 from localspec.planning import Machine, PairPlan, host_machine, plan_pair, plan_pairs, read_machine
-from localspec.planning.remote import current
+from localspec.planning.adding import add, locate
+from localspec.planning.facts import PairFacts, unit_of
+from localspec.planning.fetching import Order, order
+from localspec.planning.removing import Removal, needed_elsewhere, remove_pair
+from localspec.planning.scan import Found, scan
+from localspec.planning.suggest import Candidate, suggest
+from localspec.store.measurements import Measurements
 from localspec.tui.picking.question import Question
 
 
@@ -33,13 +39,16 @@ class Picked:
 class Parcel:
     """What a download would bring."""
 
-    unit: Unit
-    size: int | None
-    """Bytes of all files; None when the hub did not say."""
+    order: Order
     fetched: int
-    """Of these already on this disk."""
+    """Bytes of it already on this disk."""
     free: int
     """Free bytes where models are kept."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of all files; None when the hub did not say."""
+        return self.order.size_bytes
 
     @property
     def missing(self) -> int | None:
@@ -60,32 +69,43 @@ class Parcel:
 class Services:
     """The program behind the picker, on one catalogue."""
 
-    def __init__(self, catalog: Catalog, config: Config) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        config: Config,
+        *,
+        measurements: Measurements | None = None,
+        own: Mapping[str, int] | None = None,
+    ) -> None:
+        """Args:
+        measurements: what earlier loads took.
+        own: device -> bytes that this program's loaded pair holds there, and would give back.
+        """
         self.catalog = catalog
         self.config = config
         self.default = config.default_pair
+        self.measurements = measurements
+        self.own = own or {}
         self._machine: Machine | None = None
 
     @property
     def models_dir(self) -> Path:
         return self.config.models_dir
 
-    @property
-    def sizes(self) -> dict[tuple[str, str], int]:
-        """(repository, path) -> bytes as the catalogue lists them."""
+    def size_of(self, repo: str, path: str) -> int | None:
+        """Bytes of a hub file as the catalogue lists them."""
         models = self.catalog.models.values()
-        return {
-            (model.repo, model.file): model.size_bytes for model in models if model.repo and model.size_bytes
-        }
+        return next((m.size_bytes for m in models if (m.repo, m.file) == (repo, path)), None)
 
     def forget_machine(self) -> None:
         """Read the devices again at the next question: what is free changes."""
         self._machine = None
 
-    def machine(self) -> Machine:
-        """This machine's devices, read once."""
+    def machine(self, load: LoadSettings) -> Machine:
+        """The devices, read once."""
         if self._machine is None:
-            self._machine = host_machine() or read_machine()
+            near = None if load.rpc else host_machine()
+            self._machine = near or read_machine(rpc=load.rpc, own=self.own)
         return self._machine
 
     def plans(self, question: Question) -> list[PairPlan]:
@@ -94,8 +114,9 @@ class Services:
             self.catalog,
             load=question.load,
             budget=question.budget,
-            machine=self.machine() if question.budget is None else None,
+            machine=self.machine(question.load) if question.budget is None else None,
             models_dir=self.models_dir,
+            measurements=self.measurements,
         )
 
     def detail(self, name: str, question: Question, *, online: bool = False) -> PairPlan:
@@ -108,8 +129,9 @@ class Services:
             self.catalog.pair(name),
             load=question.load,
             budget=question.budget,
-            machine=self.machine() if question.budget is None else None,
+            machine=self.machine(question.load) if question.budget is None else None,
             models_dir=self.models_dir,
+            measurements=self.measurements,
             online=online,
         )
 
@@ -123,59 +145,66 @@ class Services:
         self.default = name
 
     def parcel(self, name: str) -> Parcel:
-        """What a download of this pair would bring, as the hub lists it now; names and digests are pinned.
+        """What a download of this pair would bring, as the hub lists it now.
 
         Raises:
             UsageError: nothing of it comes from the hub, or a file is gone.
+            PairingError: the combination is known to be bad.
             PermissionDeniedError, OutsideError: the hub refuses, or cannot be reached.
         """
         pair = self.catalog.pair(name)
         self.catalog.check_allowed(pair)
-        models = [current(model) for model in pair.files if model.repo]
-        if not models:
-            raise UsageError(
-                f"nothing of {name} comes from the hub", hint="`scripts/setup` installs the demo"
-            )
-        unit = Unit(name, tuple(remote_file(model) for model in models))
-        known = [model.size_bytes for model in models]
-        return Parcel(
-            unit,
-            sum(size or 0 for size in known) if all(known) else None,
-            Queue(self.models_dir).fetched_bytes(unit),
-            free_bytes(self.models_dir),
-        )
+        found = order(pair)
+        fetched = Queue(self.models_dir).fetched_bytes(found.unit)
+        return Parcel(found, fetched, free_bytes(self.models_dir))
 
-    def removable(self, name: str) -> tuple[RemoteFile, ...]:
-        """Files of a pair that deleting it would delete: those that no other installed pair uses.
+    def ordered(self, found: Order) -> None:
+        """A download was queued: names and digests hold from now on, also after a restart."""
+        found.remember()
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the catalogue again, with the user's own pairs and what is pinned."""
+        self.catalog = load_catalog().with_pins(read_pins())
+
+    def removable(self, name: str) -> tuple[str, ...]:
+        """Files that deleting a pair would delete: those that no other downloaded pair needs."""
+        unit = unit_of(self.catalog.pair(name))
+        kept = needed_elsewhere({name}, self.catalog, self.models_dir)
+        return tuple(str(file) for file in unit.files if file not in kept) if unit else ()
+
+    def delete(self, name: str) -> Removal:
+        """Delete a pair's files; raises as `remove_pair`."""
+        return remove_pair(self.catalog.pair(name), self.catalog, self.models_dir)
+
+    def add(self, name: str, target: str, draft: str) -> str:
+        """Save a pair of the user's own, and say in words what its files are to each other.
+
+        Args:
+            target, draft: paths, `owner/repo:file` or names of the catalogue; an empty draft is none.
 
         Raises:
-            UsageError: there is none.
+            UsageError, ModelFileError, PairingError, PermissionDeniedError, OutsideError: as `adding`.
         """
-        pair = self.catalog.pair(name)
-        library = Library(self.models_dir)
-        here = [remote_file(model) for model in pair.files if model.repo and find_file(model, library)]
-        found = tuple(file for file in here if file not in self._used(name))
-        if not found:
-            raise UsageError(
-                f"{name} has no file to delete",
-                hint="its files belong to other pairs too, or were not downloaded by localspec",
-            )
-        return found
+        found = [locate(text, self.catalog, self.models_dir) for text in (target, draft) if text]
+        pair, verdict = add(name, found[0], found[1] if draft else None, self.catalog, k=None, note=None)
+        self.reload()
+        return verdict.text if verdict else f"drafts by {pair.method}"
 
-    def _used(self, name: str) -> set[RemoteFile]:
-        library = Library(self.models_dir)
-        others = [pair for pair in self.catalog.pairs.values() if pair.name != name]
-        return {
-            remote_file(model)
-            for pair in others
-            if all(find_file(model, library) for model in pair.files)
-            for model in pair.files
-            if model.repo
-        }
+    def scan(self) -> list[Found]:
+        """GGUF files on this disk."""
+        return scan(self.models_dir)
 
-    def delete(self, name: str) -> tuple[Path, ...]:
-        """Delete what `removable` lists; raises as it does, and as `download.remove`."""
-        return remove(Unit(name, self.removable(name)), self.models_dir)
+    def drafts(self, name: str) -> list[Candidate]:
+        """Drafts for a pair's target, the best first.
+
+        Raises:
+            PermissionDeniedError, OutsideError: the target's header is on the hub and cannot be read.
+        """
+        look = PairFacts(self.models_dir)
+        model = self.catalog.pair(name).target
+        header: Header = locate(model.name, self.catalog, self.models_dir).header
+        return suggest(header, model, self.catalog, look, online=True)
 
 
 def free_bytes(folder: Path) -> int:

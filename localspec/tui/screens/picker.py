@@ -74,6 +74,7 @@ class PickerScreen(Screen[Picked | None]):
         """All rows, in the catalogue's order."""
         self._plans: Sequence[PairPlan] = ()
         self._details: dict[tuple[Question, str], PairPlan] = {}
+        self._mark: str | None = None
         self._note = "reading devices and files…"
         self._finished = len(downloads.finished)
 
@@ -163,8 +164,13 @@ class PickerScreen(Screen[Picked | None]):
         self.question = question
         self.plan()
 
-    def plan(self) -> None:
-        """Work all plans out again, beside the screen."""
+    def plan(self, *, mark: str | None = None) -> None:
+        """Work all plans out again, beside the screen.
+
+        Args:
+            mark: the pair to mark then, instead of the one that is.
+        """
+        self._mark = mark or self._mark
         self._details.clear()
         self._note = "working it out…"
         self._show_title()
@@ -212,17 +218,15 @@ class PickerScreen(Screen[Picked | None]):
 
     # -- drawing ----------------------------------------------------------------------------------
 
-    def refresh_rows(self, *, mark: str | None = None) -> None:
-        """Draw the table, the detail and the downloads as they are now.
-
-        Args:
-            mark: the pair to mark, instead of the one that is.
-        """
+    def refresh_rows(self) -> None:
+        """Draw the table, the detail and the downloads as they are now."""
         transfers = self.downloads.transfers()
         self.rows = make_rows(self.services.catalog, self._plans, transfers, self.services.default)
         query = self.filter_field.value
         shown = sorted(matching(self.rows, query), key=ORDERS[self.order])
-        self.table.show(shown, mark)
+        self.table.show(shown, self._mark)
+        if any(row.name == self._mark for row in shown):
+            self._mark = None
         note = self.query_one("#picker-note", Static)
         note.display = bool(self.rows and not shown)
         note.update(f"0 of {len(self.rows)} match “{one_line(query, 40)}”: Esc clears the filter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.text import Text
+from textual.binding import Binding
 from textual.widgets import DataTable
 
 from localspec.tui.picking.rows import COLUMNS, Row
@@ -18,6 +19,8 @@ class PairTable(DataTable[Text]):
         "the CPU, ✗ too big, ? unknown. ~ marks what is estimated, or measured on other hardware. "
         "Left and right show more columns; Tab goes to the details and the downloads."
     )
+
+    BINDINGS = [Binding("enter", "select_cursor", "use", tooltip="Use this pair")]  # noqa: RUF012
 
     def __init__(self, **values: str) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True, fixed_columns=1, **values)  # type: ignore[arg-type]
@@ -41,13 +44,13 @@ class PairTable(DataTable[Text]):
             mark: the pair to mark; None keeps the mark where it is.
         """
         cells = {row.name: row.cells for row in rows}
-        if list(cells) == list(self._cells) and mark is None:
+        if list(cells) == list(self._cells) and mark not in cells:
             for name, texts in cells.items():
                 for column, text, old in zip(COLUMNS, texts, self._cells[name], strict=True):
                     if text != old:
                         self.update_cell(name, column, Text(text), update_width=True)
         else:
-            self._rebuild(cells, mark or self.marked)
+            self._rebuild(cells, mark if mark in cells else self.marked)
         self._cells = cells
 
     def _rebuild(self, cells: dict[str, tuple[str, ...]], mark: str | None) -> None:
