@@ -7,7 +7,6 @@ import json
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from localspec.engine.settings import LoadSettings, Message, Request
 from localspec.errors import UsageError
 from localspec.interfaces import PairFiles
 from localspec.tui.controller import Wish
+from tests.kit.ggufs import syn
 from tests.kit.scripted import ScriptedSession, words_as_events
 
 Run = tuple[int, str, str]
@@ -83,7 +83,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> ScriptedSession:
 
     monkeypatch.setitem(sys.modules, "localspec.session", types.SimpleNamespace(open_session=open_session))
     monkeypatch.setattr(
-        localspec.pairs, "resolve", lambda name, *_, **__: PairFiles(name or "default", Path("t.gguf"))
+        localspec.pairs, "resolve", lambda name, *_, **__: PairFiles(name or "default", syn("syn"))
     )
     return scripted
 

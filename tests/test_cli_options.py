@@ -36,6 +36,7 @@ OPTIONS = [option for group in GROUPS for option in group]
 SAMPLES: dict[str, tuple[str, Any]] = {
     "--target": ("a.gguf", Path("a.gguf")),
     "--draft": ("b.gguf", Path("b.gguf")),
+    "--force": ("", True),
     "--ctx": ("300", 300),
     "--gpu-layers": ("7", 7),
     "--draft-gpu-layers": ("8", 8),
@@ -112,7 +113,7 @@ def record(given: Asked) -> dict[str, object]:
     request = given.request()
     rows = flat("load", given.load()) | flat("sampling", request.sampling)
     rows |= flat("speculation", request.speculation) | flat("request", request)
-    rows |= {"pair.target": given.target, "pair.draft": given.draft}
+    rows |= {"pair.target": given.target, "pair.draft": given.draft, "pair.force": given.force}
     return {
         name: value for name, value in rows.items() if name not in ("request.sampling", "request.speculation")
     }
@@ -155,10 +156,22 @@ EVERYWHERE = {"json", "quiet", "config_file"}
 """Options that `face` and `takes` consume; their effect is tested in test_cli_chat and above."""
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_other_option_of_a_command_is_read_by_it(name: str) -> None:
-    command = importlib.import_module(cli.COMMANDS[name][0]).command
+def leaves() -> list[tuple[str, click.Command]]:
+    """Every command, those of groups by themselves."""
+    found: list[tuple[str, click.Command]] = []
+    for name, (module, _) in cli.COMMANDS.items():
+        command = importlib.import_module(module).command
+        if isinstance(command, click.Group):
+            found += [(f"{name} {inner}", child) for inner, child in command.commands.items()]
+        else:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), leaves(), ids=[name for name, _ in leaves()])
+def test_every_other_option_of_a_command_is_read_by_it(name: str, command: click.Command) -> None:
     own = {p.name for p in command.params if not isinstance(p, SettingOption)} - EVERYWHERE
+    assert command.callback is not None
     function = inspect.unwrap(command.callback)
     [tree] = ast.parse(inspect.getsource(function)).body
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

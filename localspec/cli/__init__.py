@@ -20,7 +20,7 @@ from localspec.errors import unknown
 
 COMMANDS = {
     "batch": ("localspec.cli.batch", "Answer many prompts from a file, on a pair or on an endpoint."),
-    "chat": ("localspec.cli.chat", "Talk with a pair: on a screen of its own, or streaming to stdout."),
+    "chat": ("localspec.cli.chat", "Talk with a pair on its own screen, or streaming to stdout."),
     "demo": ("localspec.cli.demo", "Race the embedded pair: plain decoding against speculation."),
     "verify": ("localspec.cli.verify", "Prove that speculation emits the target's own text."),
     "doctor": ("localspec.cli.doctor", "Say what this machine and build can do, and what is missing."),

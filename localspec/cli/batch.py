@@ -129,16 +129,19 @@ def _run(
 def _by_pair(pair: str | None, asked: Asked, out: Output) -> tuple[Opening, dict[str, Any]]:
     from localspec.pairs import resolve
 
-    files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
+    files = resolve(
+        pair, asked.target, asked.draft, default=asked.config.default_pair, models_dir=asked.config.models_dir
+    )
     base = asked.request()
 
     @contextmanager
     def opening() -> Generator[Answer, None, None]:
         from localspec.batch.local import answers
+        from localspec.cli.planned import remember
         from localspec.cli.working import start_worker
 
         with start_worker(files, asked, out) as session:
-            session.info  # noqa: B018 (waits for the load)
+            remember(files, session.info, out)
 
             def answer(items: list[Item], take: Callable[[Result], None]) -> None:
                 for result in answers(session, items, base):

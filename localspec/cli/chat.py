@@ -93,7 +93,13 @@ def _files(name: str | None, asked: Asked, words: tuple[str, ...]) -> PairFiles:
     from localspec.pairs import resolve
 
     try:
-        return resolve(name, asked.target, asked.draft, default=asked.config.default_pair)
+        return resolve(
+            name,
+            asked.target,
+            asked.draft,
+            default=asked.config.default_pair,
+            models_dir=asked.config.models_dir,
+        )
     except UsageError as error:
         if name is None:
             raise

@@ -16,7 +16,7 @@ from localspec.output import Output, amount, table
 
 if TYPE_CHECKING:
     from localspec.catalog import Catalog, Pair
-    from localspec.download import Record, RemoteFile
+    from localspec.download import Record
     from localspec.planning.facts import PairFacts
 
 
@@ -71,8 +71,9 @@ def _listed(pair: Pair, look: PairFacts, asked: Asked) -> dict[str, Any]:
         "state": look.state(pair),
         "size_bytes": sum(size or 0 for size in sizes) if all(sizes) else None,
         "method": pair.method,
-        "target": pair.target.source,
-        "draft": pair.draft.source if pair.draft else None,
+        "target": pair.target.name,
+        "draft": pair.draft.name if pair.draft else None,
+        "sources": [model.source for model in pair.files],
         "files": [str(path) for path in map(look.path, pair.files) if path],
         "default": pair.name == asked.config.default_pair,
         "origin": pair.origin,
@@ -108,37 +109,12 @@ def rm(pairs: tuple[str, ...], asked: Asked, out: Output) -> int:
 def _removed(
     pair: Pair, going: list[Pair], catalog: Catalog, models_dir: Path, out: Output
 ) -> tuple[Path, ...]:
-    from localspec.catalog import remove_pin
-    from localspec.download import Queue, remove
-    from localspec.planning import unit_of
+    from localspec.planning.removing import remove_pair
 
-    unit = unit_of(pair)
-    if unit is None:
-        raise UsageError(
-            f"the files of `{pair.name}` were not downloaded by localspec and stay where they are",
-            hint=f"its row is in `{pair.origin}`",
-        )
-    keep = _kept(going, catalog, models_dir)
-    queue = Queue(models_dir)
-    if queue.get(pair.name):
-        queue.cancel(pair.name)
-    removed = remove(unit, models_dir, keep)
-    for file in unit.files:
-        if file in keep:
-            out.note(f"kept `{file.path}`: another downloaded pair needs it")
-        else:
-            remove_pin(file.repo, file.path)
-    return removed
-
-
-def _kept(going: list[Pair], catalog: Catalog, models_dir: Path) -> set[RemoteFile]:
-    """Files of downloaded pairs that stay."""
-    from localspec.planning import unit_of
-    from localspec.planning.facts import PairFacts
-
-    look, gone = PairFacts(models_dir), {pair.name for pair in going}
-    staying = [p for p in catalog.pairs.values() if p.name not in gone and look.state(p) == "installed"]
-    return {file for pair in staying if (unit := unit_of(pair)) for file in unit.files}
+    done = remove_pair(pair, catalog, models_dir, [other.name for other in going])
+    for file in done.kept:
+        out.note(f"kept `{file.path}`: another downloaded pair needs it")
+    return done.removed
 
 
 @command.command("verify")

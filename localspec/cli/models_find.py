@@ -79,9 +79,7 @@ def scan(asked: Asked, out: Output) -> int:
         places = [str(folder) for folders in foreign_folders().values() for folder in folders]
         out.note(f"looked in {asked.config.models_dir}, Hugging Face's cache, {', '.join(places)}")
     else:
-        out.note(
-            "`localspec models add NAME --target PATH` makes a pair, `models suggest PATH` finds drafts"
-        )
+        out.note("`localspec models add NAME --target PATH` makes a pair, `models suggest PATH` finds drafts")
     return 0
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import Asked
+from localspec.cli.planned import remember, settled
 from localspec.engine.events import Event, Loading, Notice
 from localspec.interfaces import PairFiles
 from localspec.output import Output
@@ -22,6 +23,7 @@ def opened(files: PairFiles, asked: Asked, out: Output) -> Generator[Session, No
 
     for warning in asked.config.warnings:
         out.warn(warning)
+    load = settled(files, asked, out)
     notices: list[Notice] = []
     with out.progress(f"loading {files.name}", 1.0) as progress:
 
@@ -31,8 +33,9 @@ def opened(files: PairFiles, asked: Asked, out: Output) -> Generator[Session, No
             elif isinstance(event, Notice):
                 notices.append(event)
 
-        session = open_session(files, asked.load(), notify)
+        session = open_session(files, load, notify)
     try:
+        remember(files, session.info, out)
         for notice in notices:
             (out.warn if notice.kind in ("alarm", "off") else out.note)(notice.reason)
         yield session

@@ -115,6 +115,7 @@ SAME_FROM_FILE = "The same from a file."
 PAIR = (
     Option(("--target",), "pair.target", a_path, "GGUF file to answer with.", "FILE"),
     Option(("--draft",), "pair.draft", a_path, "GGUF file that drafts for the target.", "FILE"),
+    Option(("--force",), "pair.force", bool, "Load also what does not fit the free memory.", means=True),
 )
 LOAD = (
     _key("ctx", "auto|N"),
@@ -265,6 +266,11 @@ class Asked:
     @property
     def draft(self) -> Path | None:
         return self.given.get("pair.draft")
+
+    @property
+    def force(self) -> bool:
+        """Load also what does not fit."""
+        return bool(self.given.get("pair.force"))
 
     def effective(self) -> Config:
         """The configuration with what was given on top.

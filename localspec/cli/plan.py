@@ -83,7 +83,10 @@ def human_plan(plan: PairPlan) -> str:
     facts = [
         ("fit", answer + (" · SIM" if plan.simulated else "")),
         *([("why", plan.reason)] if plan.reason else []),
-        ("draft", plan.verdict_text or ("in the target" if not plan.draft else "not compared yet")),
+        (
+            "draft",
+            plan.verdict_text or WITHOUT.get(plan.method if not plan.draft else "", "not compared yet"),
+        ),
         *(("", warning) for warning in (plan.verdict.warnings if plan.verdict else ())),
         ("speed-up", gain(plan) + (" (published, on other hardware)" if plan.gain else "")),
         ("licence", license_of(plan)),
@@ -93,10 +96,14 @@ def human_plan(plan: PairPlan) -> str:
     ]
     lines += [f"{name:<9} {text}" for name, text in facts]
     about = "~" if plan.estimated else ""
-    rows = [(i.term, i.device, f"{about}{i.size_bytes / 2**20:,.0f} MiB") for i in plan.bytes]
+    host = {device.name for device in plan.devices if device.kind == "cpu"}
+    items = sorted(plan.bytes, key=lambda item: item.device in host)
+    rows = [(i.term, i.device, f"{about}{i.size_bytes / 2**20:,.0f} MiB") for i in items]
     return "\n".join([*lines, "", table(["what", "where", "memory"], rows, right=[2])])
 
 
+WITHOUT = {"ngram": "none: n-grams of the text", "mtp": "MTP layers of the target"}
+"""Method -> what drafts when there is no second file."""
 SOURCES = {
     "catalogue": "the catalogue (an estimate until the headers are read)",
     "header": "the files' headers",

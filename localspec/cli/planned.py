@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.options import LOAD, Asked
-from localspec.output import table
+from localspec.output import Output, table
 
 if TYPE_CHECKING:
     from localspec.catalog import Catalog
+    from localspec.engine.settings import LoadSettings
+    from localspec.interfaces import PairFiles, SessionInfo
     from localspec.planning import Machine, PairPlan
     from localspec.store.measurements import Measurements
 
@@ -61,13 +63,40 @@ def measurements() -> Iterator[Measurements]:
         store.close()
 
 
+def settled(files: PairFiles, asked: Asked, out: Output) -> LoadSettings:
+    """What a pair is loaded with, once it is known to fit.
+
+    Raises:
+        DoesNotFitError: it does not, and `--force` was not given.
+    """
+    from localspec.planning import settle
+
+    load = asked.load()
+    found = settle(files, load, force=asked.force)
+    if found.gpu_layers != load.gpu_layers:
+        out.note(f"{found.gpu_layers} layers go to the GPU: more do not fit beside caches and draft")
+    return found
+
+
+def remember(files: PairFiles, info: SessionInfo, out: Output) -> None:
+    """Keep what the load took for the next plan; a database that refuses is a warning."""
+    from localspec.errors import LocalspecError
+    from localspec.planning import remember_load
+
+    try:
+        with measurements() as kept:
+            remember_load(files, info, kept)
+    except LocalspecError as error:
+        out.warn(error.message)
+
+
 def plans_table(plans: Sequence[PairPlan]) -> str:
     """One line per pair."""
     rows = [
-        (p.name, fit(p), p.needed_text, context(p.largest_ctx), gain(p), p.method, license_of(p), p.state)
+        (p.name, fit(p), p.needed_text, context(p.largest_ctx), gain(p), p.method, p.state, license_of(p))
         for p in plans
     ]
-    headers = ["pair", "fit", "memory", "max ctx", "speed-up", "method", "licence", "state"]
+    headers = ["pair", "fit", "memory", "max ctx", "speed-up", "method", "state", "licence"]
     return table(headers, rows, right=[2, 3])
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import Asked
-from localspec.engine.events import Loading
+from localspec.engine.events import Loading, Notice
 from localspec.engine.settings import Request
+from localspec.errors import LocalspecError
 from localspec.interfaces import PairFiles, Reply, SessionInfo, SessionLike
 from localspec.locations import locations
 
@@ -32,10 +33,14 @@ class WithOptions:
 
     session: SessionLike
     base: Request
+    loaded: Callable[[SessionInfo], None]
+    """Told what is loaded, whenever it is asked for."""
 
     @property
     def info(self) -> SessionInfo:
-        return self.session.info
+        info = self.session.info
+        self.loaded(info)
+        return info
 
     def reply(self, request: Request) -> Reply:
         base = self.base
@@ -53,24 +58,42 @@ def run_screen(files: PairFiles | None, asked: Asked, prompt: str | None, how: S
     Args:
         files: the pair to begin with; None begins with the picker.
     """
+    from localspec.cli.planned import catalogue
     from localspec.pairs import resolve
+    from localspec.planning import settle
     from localspec.store import ChatStore
     from localspec.tui import run_chat
+    from localspec.tui.picker_factory import PickerFactory
     from localspec.worker import WorkerSession
 
-    base, load = asked.request(), asked.load()
+    base, load, config = asked.request(), asked.load(), asked.effective()
 
-    def make_session(wish: Wish, notify: Callable[[Loading], None]) -> SessionLike:
-        wanted = files if wish.pair is None and files is not None else resolve(wish.pair)
-        return WithOptions(WorkerSession(wanted, wish.load or load, on_event=notify), base)
+    def make_session(wish: Wish, notify: Callable[[Loading | Notice], None]) -> SessionLike:
+        first = files if wish.pair is None else None
+        wanted = first or resolve(wish.pair, models_dir=config.models_dir)
+        settled = settle(wanted, wish.load or load, force=wish.force or (first is not None and asked.force))
+        session = WorkerSession(wanted, settled, on_event=notify)
 
-    return run_chat(
-        make_session,
-        config=asked.effective(),
-        store=ChatStore(None if how.incognito else locations().chats_db),
-        initial_prompt=prompt,
-        resume=how.resume,
-        inline=how.inline,
-        pick_first=files is None,
-        system=base.messages[0].content if base.messages else "",
-    )
+        def loaded(info: SessionInfo) -> None:
+            try:
+                pickers.remember(wanted, info)
+            except LocalspecError as error:  # the pair runs all the same
+                notify(Notice("info", error.message))
+
+        return WithOptions(session, base, loaded)
+
+    pickers = PickerFactory(catalogue(), config)
+    try:
+        return run_chat(
+            make_session,
+            config=config,
+            store=ChatStore(None if how.incognito else locations().chats_db),
+            initial_prompt=prompt,
+            resume=how.resume,
+            inline=how.inline,
+            pick_first=files is None,
+            system=base.messages[0].content if base.messages else "",
+            picker=lambda load, info: pickers.screen(load, info, in_chat=True),
+        )
+    finally:
+        pickers.close()

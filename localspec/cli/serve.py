@@ -61,10 +61,13 @@ def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None
         raise LocalspecError(
             f"`localspec serve` needs `{error.name}`, which is not installed", hint=hint
         ) from error
+    from localspec.cli.planned import remember
     from localspec.cli.working import start_worker
     from localspec.pairs import resolve
 
-    files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
+    files = resolve(
+        pair, asked.target, asked.draft, default=asked.config.default_pair, models_dir=asked.config.models_dir
+    )
     settings = server_settings(asked, **options)
     for warning in exposure(settings):
         out.warn(warning)
@@ -73,6 +76,7 @@ def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None
 
     def ready() -> None:
         info = session.info
+        remember(files, info, out)
         url = f"{urls[0]}/v1"
         if out.json:
             out.record({"url": url, "pair": info.pair, "n_ctx": info.n_ctx})

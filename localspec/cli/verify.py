@@ -27,7 +27,9 @@ def command(pair: str | None, quick: bool, asked: Asked, out: Output) -> int:
     from localspec.cli.opening import opened
     from localspec.pairs import resolve
 
-    files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
+    files = resolve(
+        pair, asked.target, asked.draft, default=asked.config.default_pair, models_dir=asked.config.models_dir
+    )
     amount = verify.QUICK if quick else verify.FULL
     speculation = asked.request().speculation
     with opened(files, asked, out) as session:

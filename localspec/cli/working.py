@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import Asked
+from localspec.cli.planned import settled
 from localspec.engine.events import Loading, Notice
 from localspec.interfaces import PairFiles
 from localspec.output import Output
@@ -20,7 +21,7 @@ def start_worker(files: PairFiles, asked: Asked, out: Output) -> WorkerSession:
 
     for warning in asked.config.warnings:
         out.warn(warning)
-    return WorkerSession(files, asked.load(), on_event=_teller(out))
+    return WorkerSession(files, settled(files, asked, out), on_event=_teller(out))
 
 
 def _teller(out: Output) -> Callable[[Loading | Notice], None]:
