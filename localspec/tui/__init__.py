@@ -85,8 +85,7 @@ def run_chat(
     try:
         app.run(inline=inline, inline_no_clear=inline)
     finally:
-        app.chat.writer.settle()
-        app.chat.controller.close()
+        app.let_go()
     return app.return_code or 0
 
 

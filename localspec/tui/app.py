@@ -48,6 +48,10 @@ class LocalspecApp(Frame, inherit_bindings=False):
         self.chat.writer.settle()
         super().exit(result, return_code, message or self.resume_hint())  # type: ignore[arg-type]
 
+    def let_go(self) -> None:
+        self.chat.writer.settle()
+        self.chat.controller.close()
+
     def resume_hint(self) -> str | None:
         """How to come back to this chat; None when there is nothing to come back to."""
         conversation = self.chat.conversation

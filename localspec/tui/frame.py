@@ -4,14 +4,20 @@ clean terminal."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
+import time
 from contextlib import suppress
+from typing import Any
 
 from textual.app import App
 
 from localspec.config import Config, set_key
 from localspec.errors import LocalspecError
 from localspec.tui.text import one_line
+
+ORDERLY_END_S = 2.0
 
 
 class Frame(App[None], inherit_bindings=False):
@@ -24,6 +30,8 @@ class Frame(App[None], inherit_bindings=False):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self._handlers: dict[int, Any] = {}
+        """What the signals did before."""
 
     def on_mount(self) -> None:
         self._end_on_signals()
@@ -35,12 +43,29 @@ class Frame(App[None], inherit_bindings=False):
     def _end_on_signals(self) -> None:
         """Let SIGTERM and SIGHUP leave as a key does: an exception in the loop would lose the terminal."""
         loop = asyncio.get_running_loop()
+
+        def end(number: int, _: object) -> None:
+            # The loop may be waiting for a terminal that is gone: closing its window must not leave a
+            # process that holds a model. Not the loop's own handlers, because they run in the loop.
+            threading.Thread(target=self._end_at_last, args=(128 + number,), daemon=True).start()
+            loop.call_soon_threadsafe(self.exit, None, 128 + number)
+
         for name in ("SIGTERM", "SIGHUP"):
-            with suppress(
-                AttributeError, NotImplementedError, RuntimeError
-            ):  # Windows, or not the main thread
+            with suppress(AttributeError, ValueError):  # Windows, or not the main thread
                 number = getattr(signal, name)
-                loop.add_signal_handler(number, self.exit, None, 128 + number)
+                self._handlers[number] = signal.signal(number, end)
+
+    def on_unmount(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _end_at_last(self, code: int) -> None:
+        time.sleep(ORDERLY_END_S)
+        self.let_go()
+        os._exit(code)
+
+    def let_go(self) -> None:
+        """End what must not outlive the app; from any thread, when the orderly way out hangs."""
 
     def _remember(self, theme: str) -> None:
         try:

@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,11 +29,11 @@ class Terminal:
 
     def __init__(self, folder: Path, size: tuple[int, int]) -> None:
         self.folder = folder
-        self._server = f"localspec-{uuid.uuid4().hex[:8]}"
+        self._sockets = Path(tempfile.mkdtemp(prefix="localspec-"))  # a socket's path must be short
         self._size = size
 
     def tmux(self, *words: str) -> str:
-        command = ["tmux", "-L", self._server, "-f", os.devnull, *words]
+        command = ["tmux", "-S", str(self._sockets / "tmux"), "-f", os.devnull, *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=20).stdout
 
     def start(self, *options: str, **environment: str) -> None:
@@ -50,6 +50,10 @@ class Terminal:
             "new-session", "-d", "-x", width, "-y", height, "-c", str(ROOT),
             f"echo shell before; env {words} {app}; echo EXIT=$?; stty -a; exec sleep 600",
         )  # fmt: skip
+
+    def close(self) -> None:
+        self.tmux("kill-server")
+        shutil.rmtree(self._sockets)
 
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
@@ -95,7 +99,7 @@ def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termina
     assert shutil.which("tmux"), "these tests need tmux"
     made = Terminal(tmp_path, getattr(request, "param", (80, 24)))
     yield made
-    made.tmux("kill-server")
+    made.close()
 
 
 def test_a_whole_visit(terminal: Terminal) -> None:
@@ -153,6 +157,19 @@ def test_no_worker_is_left_when_the_app_is_killed(terminal: Terminal, moment: st
     worker = terminal.worker
     os.kill(terminal.app, signal.SIGKILL)
     terminal.wait(lambda: not runs(worker), "the end of the worker", within_s=2.0)
+
+
+def test_closing_the_terminal_ends_the_app_its_worker_and_keeps_the_reply(terminal: Terminal) -> None:
+    """A lost terminal blocks the thread that draws: the process must end all the same."""
+    terminal.start(DEMO_DELAY="0.02", DEMO_PROMPT="go")
+    terminal.see("Sorting a list")
+    app, worker = terminal.app, terminal.worker
+    terminal.keys("F8")
+    terminal.tmux("kill-server")
+    terminal.wait(lambda: not runs(app) and not runs(worker), "the end of both", within_s=6.0)
+    store = ChatStore(terminal.folder / "chats.db")
+    assert store.load(1).turns[1].content.startswith("Sorting a list")
+    store.close()
 
 
 def test_quitting_during_a_load_does_not_wait_for_it(terminal: Terminal) -> None:
