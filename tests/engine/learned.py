@@ -17,6 +17,7 @@ from localspec.engine.control import Control
 from localspec.engine.drafters.assistant import AssistantDrafter
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, More
 from localspec.engine.drafters.features import FeatureDrafter
+from localspec.engine.drafters.hidden import HiddenDrafter
 from localspec.engine.events import Event
 from localspec.engine.settings import LoadSettings
 from localspec.interfaces import Companion, DraftKind, PairFiles
@@ -129,7 +130,7 @@ class Record:
             return draft
 
         drafter.propose = recorded
-        source = drafter._features if hasattr(drafter, "_features") else drafter._hidden
+        source = drafter._features if isinstance(drafter, HiddenDrafter) else drafter._latest._source
         read = source.read
 
         def observed(tokens: Ids, start: int) -> None:

@@ -231,3 +231,22 @@ def test_a_drafter_that_cannot_follow_is_dropped_aloud(stage: str) -> None:
     ]
     assert ids(events) == said[len(PROMPT) : len(PROMPT) + 30]
     assert done(events).reason == "length"
+
+
+@pytest.mark.parametrize("stage", ["propose", "commit"])
+def test_a_failing_drafter_does_not_take_the_copier_with_it(stage: str) -> None:
+    said = text()
+
+    def fail(*_: object) -> None:
+        raise EngineError("the scripted drafter lost its place")
+
+    copier = ScriptedDrafter(said, name="ngram", free=True)
+    broken = ScriptedDrafter(said)
+    setattr(broken, stage, fail)
+    events = run(ScriptedTarget(said), [broken, copier], max_tokens=30)
+    assert [e.reason for e in events if isinstance(e, Notice)] == [
+        "draft failed: the scripted drafter lost its place"
+    ]
+    assert ids(events) == said[len(PROMPT) : len(PROMPT) + 30]
+    assert rounds(events)[-1].method == "ngram"
+    assert len(copier.commits) == len(rounds(events)), "it was told of every round"

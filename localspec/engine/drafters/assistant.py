@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, choose
-from localspec.engine.drafters.hidden import Features, Floats
+from localspec.engine.drafters.hidden import Features, Floats, LatestRows
 
 
 class StepContext(Protocol):
@@ -38,22 +38,20 @@ class AssistantDrafter:
     def __init__(self, name: str, context: StepContext, features: Features, n_vocab: int) -> None:
         self.name = name
         self._context = context
-        self._features = features
+        self._latest = LatestRows(features)
         self._n_vocab = n_vocab
-        self._rows: Floats | None = None
-        self._start = 0
 
     def reusable(self, prompt: Ids, n: int) -> int:
         return n
 
     def rewind(self, n: int) -> None:
-        self._rows = None
+        self._latest.forget()
 
     def begin(self, history: History) -> None:
         """The last prompt chunk's hidden states, when there was one, serve the first draft."""
 
     def observe(self, tokens: Ids, start: int) -> None:
-        self._rows, self._start = self._features.read(len(tokens)), start
+        self._latest.observe(tokens, start)
 
     def commit(self, history: History, accepted: int) -> None:
         """Nothing was stored."""
@@ -61,11 +59,11 @@ class AssistantDrafter:
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
         """Empty until the target has read the position before the newest token in this reply."""
         draft = Draft([], [], [] if sampling else None)
-        at = len(history) - 2 - self._start
-        if self._rows is None or not 0 <= at < len(self._rows):
+        hidden = self._latest.before_newest(history)
+        if hidden is None:
             return draft
         started = time.perf_counter()
-        position, id, hidden = len(history) - 1, int(history.ids[-1]), self._rows[at]
+        position, id = len(history) - 1, int(history.ids[-1])
         while len(draft) < k:
             self._context.decode(np.array([id], np.int32), hidden[None, :], position, outputs=True)
             row, hidden = self._context.last(1)

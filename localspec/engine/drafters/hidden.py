@@ -38,6 +38,13 @@ class Features(Protocol):
         """`[n, width]`, one row per token of that decode; a copy."""
 
 
+class OptionalFeatures(Protocol):
+    """Hidden states that not every decode has."""
+
+    def read(self, n: int) -> Floats | None:
+        """`[n, width]`, a copy, or None."""
+
+
 class Cells(Protocol):
     """The drafter's own cache."""
 
@@ -87,6 +94,30 @@ class FeatureStore:
         self._rows[:rest] = self._rows[n : n + rest]
         self.start += n
         return rows
+
+
+class LatestRows:
+    """Hidden states of the target's last decode, for drafters that read a single row and keep no cache.
+
+    Args:
+        source: may return None for decodes that have none (prompt chunks of some sources).
+    """
+
+    def __init__(self, source: OptionalFeatures) -> None:
+        self._source = source
+        self._rows: Floats | None = None
+        self._start = 0
+
+    def observe(self, tokens: Ids, start: int) -> None:
+        self._rows, self._start = self._source.read(len(tokens)), start
+
+    def forget(self) -> None:
+        self._rows = None
+
+    def before_newest(self, history: History) -> Floats | None:
+        """`[width]`, the state of the position before the newest token, if that decode was the last one."""
+        at = len(history) - 2 - self._start
+        return self._rows[at] if self._rows is not None and 0 <= at < len(self._rows) else None
 
 
 class HiddenDrafter(ABC):

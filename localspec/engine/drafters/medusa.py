@@ -12,18 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
-
-Floats = NDArray[np.float32]
-
-
-class HiddenRows(Protocol):
-    """The target's hidden states after the final norm, of its last decode."""
-
-    def read(self, n: int) -> Floats | None:
-        """`[n, width]`, a copy; None when that decode did not return them (prompt chunks)."""
+from localspec.engine.drafters.hidden import Floats, LatestRows, OptionalFeatures
 
 
 class Unembedding(Protocol):
@@ -44,7 +35,7 @@ class Head:
         """`[width]` → `[width]`."""
         for weight, bias in self._blocks:
             y = weight @ x + bias
-            x = x + y / (1.0 + np.exp(-y))
+            x = x + y * (0.5 + 0.5 * np.tanh(0.5 * y))  # SiLU, in a form that cannot overflow
         return x
 
 
@@ -64,29 +55,27 @@ class MedusaDrafter:
         self,
         heads: list[Head],
         unembeddings: list[Unembedding],
-        hidden: HiddenRows,
+        hidden: OptionalFeatures,
         n_vocab: int,
         close: Callable[[], None],
     ) -> None:
         self._heads = heads
         self._unembeddings = unembeddings
-        self._hidden = hidden
+        self._latest = LatestRows(hidden)
         self._n_vocab = n_vocab
         self._close: Callable[[], None] | None = close
-        self._rows: Floats | None = None
-        self._start = 0
 
     def reusable(self, prompt: Ids, n: int) -> int:
         return n
 
     def rewind(self, n: int) -> None:
-        self._rows = None
+        self._latest.forget()
 
     def begin(self, history: History) -> None:
-        self._rows = None
+        pass
 
     def observe(self, tokens: Ids, start: int) -> None:
-        self._rows, self._start = self._hidden.read(len(tokens)), start
+        self._latest.observe(tokens, start)
 
     def commit(self, history: History, accepted: int) -> None:
         pass
@@ -94,11 +83,11 @@ class MedusaDrafter:
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
         """Empty until a verification returned the hidden state of the position before the newest token."""
         draft = Draft([], [])
-        at = len(history) - 2 - self._start
-        if self._rows is None or not 0 <= at < len(self._rows):
+        x = self._latest.before_newest(history)
+        if x is None:
             return draft
         started = time.perf_counter()
-        for i, (id, confidence) in enumerate(self._predict(self._rows[at], min(k, len(self._heads)))):
+        for i, (id, confidence) in enumerate(self._predict(x, min(k, len(self._heads)))):
             if not more(i, confidence):
                 break
             draft.tokens.append(id)
