@@ -20,7 +20,7 @@ from localspec.store import ChatStore
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.tty,
-    pytest.mark.skipif(os.name != "posix", reason="POSIX only"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="POSIX only, with /proc"),
 ]
 
 
