@@ -203,7 +203,7 @@ def _announcement(screen: PickerScreen, row: Row, parcel: Parcel) -> str:
         f"To {screen.services.models_dir}: {_gib(parcel.free)} free, {_gib(parcel.left)} afterwards."
     )
     if row.plan.fit != "fits":
-        lines.append(f"In {screen.question.text} it is: {row.plan.fit}.")
+        lines.append(f"With {screen.question.memory}, {screen.question.text}: {row.plan.fit}.")
     if row.plan.gated:
         lines.append("Gated: accept the licence on the hub and set HF_TOKEN first.")
     return "\n".join(lines)

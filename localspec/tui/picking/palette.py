@@ -9,6 +9,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from localspec.tui.actions import Action, keys_in_use
 from localspec.tui.picking.actions import PICKER_ACTIONS
+from localspec.tui.screens.help import shown
 
 if TYPE_CHECKING:
     from localspec.tui.screens.picker import PickerScreen
@@ -39,4 +40,6 @@ class PickerProvider(Provider):
         return self.screen
 
     def _title(self, action: Action) -> str:
-        return f"{action.title} ({keys_in_use(action, self._picker.services.config.keymap)})"
+        keys = keys_in_use(action, self._picker.services.config.keymap)
+        known = ", ".join(map(shown, keys.split(","))) if keys else ""
+        return f"{action.title} ({known})" if known else action.title

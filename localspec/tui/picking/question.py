@@ -73,10 +73,13 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The three knobs in words; a simulation says so."""
-        kv = "/".join(dict.fromkeys(self.load.kv))
-        memory = f"SIM {self.budget}" if self.budget else "this machine"
-        return f"{memory} · ctx {self.n_ctx} · KV {kv}"
+        """Context and KV type in words."""
+        return f"ctx {self.n_ctx} · KV {'/'.join(dict.fromkeys(self.load.kv))}"
+
+    @property
+    def memory(self) -> str:
+        """What the pairs are compared with; a simulation says so."""
+        return f"SIM {self.budget}" if self.budget else "this machine"
 
     def _with(self, **changes: Any) -> Question:
         return replace(self, load=replace(self.load, **changes))

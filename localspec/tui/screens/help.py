@@ -35,12 +35,13 @@ class HelpScreen(ModalScreen[None]):
             yield Static("Help · Esc leaves", classes="heading", markup=False)
             yield Static(self._about, markup=False)
             yield Static("Keys and commands", classes="heading", markup=False)
+            any_slash = any(action.slash for action in self._actions)
             for action in self._actions:
-                keys = keys_in_use(action, self._keymap).replace(",", " ")
+                keys = " ".join(map(shown, keys_in_use(action, self._keymap).split(",")))
                 slash = f"/{action.slash} {action.argument}".strip() if action.slash else ""
                 yield Horizontal(
                     Static(keys, classes="key", markup=False),
-                    Static(slash, classes="slash", markup=False),
+                    *([Static(slash, classes="slash", markup=False)] if any_slash else []),
                     Static(f"{action.title} ({action.id})", classes="about", markup=False),
                     classes="binding",
                 )
@@ -52,6 +53,11 @@ class HelpScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+
+def shown(key: str) -> str:
+    """A key as it is printed: `/` for `slash`."""
+    return {"slash": "/", "question_mark": "?"}.get(key.strip(), key.strip())
 
 
 def about(focused: Widget | None) -> str:

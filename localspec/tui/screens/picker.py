@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
@@ -91,7 +92,6 @@ class PickerScreen(Screen[Picked | None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#picker-first").display = self.first
         self.filter_field.display = False
         self.services.forget_machine()
         self.downloads.wake()
@@ -130,7 +130,7 @@ class PickerScreen(Screen[Picked | None]):
 
     def run(self, action_id: str) -> None:
         """Do what an id of the picker's action table says; one thing that asks or waits at a time."""
-        self.run_worker(self._run(action_id), group="action", exclusive=False)
+        self.run_worker(partial(self._run, action_id), group="action")
 
     async def _run(self, action_id: str) -> None:
         try:
@@ -174,7 +174,7 @@ class PickerScreen(Screen[Picked | None]):
         self._details.clear()
         self._note = "working it out…"
         self._show_title()
-        self.run_worker(self._plan(self.question), group="plan", exclusive=True)
+        self.run_worker(partial(self._plan, self.question), group="plan", exclusive=True)
 
     async def _plan(self, question: Question) -> None:
         try:
@@ -199,7 +199,9 @@ class PickerScreen(Screen[Picked | None]):
     def _want_detail(self) -> None:
         row = self.current
         if row is not None and (self.question, row.name) not in self._details:
-            self.run_worker(self._detail(self.question, row.name), group="detail", exclusive=True)
+            # A function, not its coroutine: one that is replaced before it begins would never be awaited.
+            work = partial(self._detail, self.question, row.name)
+            self.run_worker(work, group="detail", exclusive=True)
 
     async def _detail(self, question: Question, name: str) -> None:
         """The full plan of one pair: suggestions and verdict cost time that a list cannot spend."""
@@ -224,6 +226,7 @@ class PickerScreen(Screen[Picked | None]):
         self.rows = make_rows(self.services.catalog, self._plans, transfers, self.services.default)
         query = self.filter_field.value
         shown = sorted(matching(self.rows, query), key=ORDERS[self.order])
+        self.query_one("#picker-first").display = self.first and self.services.default is None
         self.table.show(shown, self._mark)
         if any(row.name == self._mark for row in shown):
             self._mark = None
@@ -239,8 +242,12 @@ class PickerScreen(Screen[Picked | None]):
             if shown in (None, len(self.rows))
             else f"{shown} of {len(self.rows)} pairs"
         )
-        parts = [f"models · {self.question.text}", count, f"by {self.order}", self._note]
-        self.query_one("#picker-title", Static).update(" · ".join(part for part in parts if part))
+        compared = {plan.compared_with for plan in self._plans}
+        machine = " (RAM, no GPU)" if self.question.budget is None and compared == {"CPU"} else ""
+        parts = [f"models · {self.question.memory}{machine}", self.question.text, count, f"by {self.order}"]
+        self.query_one("#picker-title", Static).update(
+            " · ".join([*parts, self._note] if self._note else parts)
+        )
 
     def _show_detail(self, transfers: Sequence[Transfer] | None = None) -> None:
         self.query_one("#picker-detail", PairDetail).show(self.current, self._note)

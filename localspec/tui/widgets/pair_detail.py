@@ -77,6 +77,10 @@ def detail(row: Row, width: int) -> Iterator[Content]:
 
 def _device(usage: Usage, width: int, about: str) -> Iterator[Content]:
     device = usage.device
+    if not device.total_bytes:  # the host beside a simulated card: nobody said how much it has
+        held = ", ".join(f"{term} {about}{_gib(size)}" for term, size in usage.terms)
+        yield Content(f"RAM beside it: {held}")
+        return
     parts = [MemoryPart(term, size, *STYLES[term]) for term, size in usage.terms]
     others = MemoryPart("in use", usage.others, "$text-muted", "#")
     scale = max(device.total_bytes, usage.others + usage.taken)
