@@ -20,6 +20,7 @@ from localspec.cli.options import (
     PAIR,
     REQUEST,
     SAMPLING,
+    SLOTS,
     SPECULATION,
     Asked,
     Option,
@@ -30,7 +31,7 @@ from localspec.cli.options import (
 from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
 from localspec.errors import LocalspecError, UsageError
 
-GROUPS = (PAIR, LOAD, SAMPLING, SPECULATION, REQUEST)
+GROUPS = (PAIR, LOAD, SLOTS, SAMPLING, SPECULATION, REQUEST)
 OPTIONS = [option for group in GROUPS for option in group]
 
 SAMPLES: dict[str, tuple[str, Any]] = {

@@ -142,6 +142,40 @@ def test_a_second_turn_reads_only_what_is_new(target: str, edited: bool) -> None
     each.close()
 
 
+def test_conversations_keep_their_caches_side_by_side() -> None:
+    """Slots: interleaved conversations go on where each of them was, with the text they have alone."""
+    load = dataclasses.replace(EXACT, slots=2)
+    each = opened("syn", DRAFT, load=load)
+    assert each.info.n_ctx == EXACT.n_ctx
+    turns = {key: (Message("user", f"Tell me of {key}."),) for key in ("apples", "pears")}
+    for _ in range(3):
+        for key, messages in list(turns.items()):
+            ask = Request(messages=messages, sampling=GREEDY, max_tokens=8, ignore_eog=True, cache_key=key)
+            events = events_of(each, ask)
+            alone = opened("syn", DRAFT)
+            assert text_of(events_of(alone, ask)) == text_of(events) or len(messages) > 1
+            alone.close()
+            summary = done(events).summary
+            if len(messages) > 1:
+                assert summary.reused_tokens > 0.5 * summary.prompt_tokens, "the other one took the cache"
+            turns[key] = (*messages, Message("assistant", text_of(events)), Message("user", "More."))
+    third = events_of(each, dataclasses.replace(ask, messages=CHAT, cache_key="plums"))
+    assert done(third).summary.reused_tokens < done(third).summary.prompt_tokens
+    each.close()
+    with pytest.raises(UsageError, match="slots"):
+        opened(load=dataclasses.replace(EXACT, slots=0))
+
+
+def test_an_unnamed_prompt_goes_on_with_what_it_continues() -> None:
+    each = opened(load=dataclasses.replace(EXACT, slots=2))
+    first = ids_of(events_of(each, request("first text", max_tokens=6)))
+    events_of(each, request("another text", max_tokens=6))
+    text = "first text" + b"".join(each._prompter._template.encoder.pieces(first)).decode(errors="replace")
+    again = events_of(each, request(text, max_tokens=6))
+    assert done(again).summary.reused_tokens > 0
+    each.close()
+
+
 def test_stop_strings_end_the_reply_and_the_counters(session: Session) -> None:
     """Known faults 35, 37: what comes after a stop string counts nowhere."""
     whole = text_of(events_of(session, request(speculation=OFF)))

@@ -135,6 +135,7 @@ LOAD = (
     _key("n_cpu_moe", "N"),
     _key("rpc", "HOST:PORT,…"),
 )
+SLOTS = (_key("slots", "N"),)
 SAMPLING = (
     _key("temperature", "X", "--temperature", "--temp"),
     _key("top_k", "N"),

@@ -13,6 +13,7 @@ from localspec.cli.options import (
     PAIR,
     REQUEST,
     SAMPLING,
+    SLOTS,
     SPECULATION,
     Asked,
     SettingCommand,
@@ -46,7 +47,7 @@ MIB = 1 << 20
 @click.option("--reply-timeout", metavar="S", type=click.FloatRange(1), help="Longest run of one reply.")
 @click.option("--queue-limit", metavar="N", type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--body-limit", metavar="MIB", type=click.IntRange(1, 1024), help="Largest request body.")
-@takes(LISTEN, PAIR, SPECULATION, LOAD, SAMPLING, REQUEST)
+@takes(LISTEN, PAIR, SPECULATION, SLOTS, LOAD, SAMPLING, REQUEST)
 @face("Print where it listens as one JSON object.")
 def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None:
     """Answer OpenAI-compatible clients with a pair until Ctrl+C.

@@ -88,6 +88,7 @@ _LISTED = [
         ("tensor_split", shares, "share of the model per GPU"),
         ("n_cpu_moe", whole(0), "first blocks whose expert tensors stay in host memory"),
         ("rpc", endpoints, "ggml RPC servers whose devices join"),
+        ("slots", whole(1, 256), "conversations whose prompt cache is kept, each as long as the context"),
         ("k_max", whole(1, K_LIMIT), "longest draft of a round unless a request fixes a larger k"),
     ),
     *_all(

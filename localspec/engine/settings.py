@@ -43,6 +43,8 @@ class LoadSettings:
     rpc: tuple[str, ...] = ()
     """`host:port` of ggml RPC servers whose devices join this machine's."""
     k_max: int = K_MAX
+    slots: int = 1
+    """Conversations whose prompt cache is kept side by side, each `n_ctx` long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Wanted:
         """Load settings in the budget's words; without a context the one the engine would take."""
         load = self.load
         return BudgetSettings(
-            n_ctx=load.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX),
+            n_ctx=load.slots * (load.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)),
             kv=load.kv,
             draft_kv=load.draft_kv,
             n_batch=load.n_batch,
@@ -53,6 +53,8 @@ class Wanted:
             draft_gpu_layers=load.draft_gpu_layers,
             n_cpu_moe=load.n_cpu_moe,
             shares=load.tensor_split,
+            n_seq=load.slots,
+            unified=False,
         )
 
 

@@ -204,6 +204,12 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
             f"{pair.model.n_embd_out}"
         )
     batch = min(HEAD_BATCH, pair.settings.n_batch)
+    if assistant and pair.settings.slots > 1:
+        model.close()
+        raise PairingError(
+            f"`{companion.path.name}` reads the target's own cache, which works with one slot only",
+            hint="use `--slots 1`",
+        )
     # An assistant reads the target's cells as they are stored.
     kv = pair.settings.kv if assistant else None
     context, close = _draft_context(

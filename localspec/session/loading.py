@@ -28,6 +28,7 @@ from localspec.errors import DoesNotFitError, LocalspecError, UsageError
 from localspec.header import facts_from_header, read_header
 from localspec.interfaces import PairFiles
 from localspec.session.companions import add_companion, capture_for, load_weights, warn_of_coarse_cache
+from localspec.session.slots import Slots
 
 DEFAULT_CTX = 8192
 """Context when none is asked for, unless the model was trained for less."""
@@ -48,7 +49,7 @@ class LoadedPair:
     cancel: CancelFlag
     model: Model
     context: Context
-    target: Sequence
+    slots: Slots
     capture: LayerCapture | None = None
     """Reads layer inputs of a target that does not expose them."""
     drafters: dict[str, Drafter] = field(default_factory=dict)
@@ -87,13 +88,13 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
     except LocalspecError:
         model.close()
         raise
-    pair = LoadedPair(files, settings, cancel, model, context, context.sequence(), capture)
+    pair = LoadedPair(files, settings, cancel, model, context, _slots(context, settings), capture)
     try:
         if files.companions:
             warn_of_coarse_cache(settings.draft_kv, notify)
         for companion in files.companions:
             add_companion(pair, companion, notify)
-        calibrate(pair.target, pair.verify, settings.k_max)
+        calibrate(context.sequence(n_ctx=settings.n_ctx), pair.verify, settings.k_max)
     except BaseException:
         pair.close()
         raise
@@ -104,6 +105,8 @@ def effective_settings(load: LoadSettings, notify: Notify) -> LoadSettings:
     """Fill in what depends on the machine and raise batches that cannot hold a verification."""
     if load.k_max < 0:
         raise UsageError(f"k_max {load.k_max} is negative")
+    if load.slots < 1:
+        raise UsageError(f"{load.slots} slots, at least 1 is needed")
     need = load.k_max + 2  # one more than the rows: a recurrent target keeps its snapshots in one micro-batch
     sizes = {"n_batch": load.n_batch, "n_ubatch": load.n_ubatch}
     for name, size in sizes.items():
@@ -151,7 +154,7 @@ def check_cache(files: PairFiles, settings: LoadSettings) -> None:
         for layer in facts.layers
         if layer.own_kv and not layer.windowed and layer.kind not in ("recurrent", "none")
     )
-    need = per_token * (settings.n_ctx or 0)
+    need = per_token * (settings.n_ctx or 0) * settings.slots
     have = sum(device.total_bytes for device in devices())
     if need > have:
         raise DoesNotFitError(
@@ -173,13 +176,19 @@ def _model_settings(settings: LoadSettings, files: PairFiles) -> ModelSettings:
     )
 
 
+def _slots(context: Context, settings: LoadSettings) -> Slots:
+    return Slots([context.sequence(i, settings.n_ctx) for i in range(settings.slots)])
+
+
 def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
     assert settings.n_ctx is not None and settings.threads is not None
     return ContextSettings(
-        n_ctx=settings.n_ctx,
+        n_ctx=settings.n_ctx * settings.slots,
         n_batch=settings.n_batch,
         n_ubatch=settings.n_ubatch,
         n_outputs_max=settings.k_max + 1,
+        n_seq_max=settings.slots,
+        kv_unified=False,
         n_rs_seq=settings.k_max if model.recurrent else 0,
         kv=settings.kv,
         flash_attn=settings.flash_attn,

@@ -76,7 +76,7 @@ class Session:
             target=pair.model.name,
             drafts=tuple(pair.draft_names),
             methods=tuple(methods),
-            n_ctx=pair.target.n_ctx,
+            n_ctx=pair.slots.n_ctx,
             n_vocab=pair.model.n_vocab,
             architecture=pair.model.architecture,
             effective=pair.settings,
@@ -121,13 +121,13 @@ class Session:
         settings, unenforced = self._prompter.constrained(request.sampling)
         options = self._options(pair, request, seed, rejection)
         ids = np.array(prompt.ids, np.int32)
-        native = native_samplers(settings, pair.model.vocabulary, pair.target.n_ctx, seed, self._candidates)
+        native = native_samplers(settings, pair.model.vocabulary, pair.slots.n_ctx, seed, self._candidates)
         sampler = Sampler(settings, native, ids)
         draft_sampler = self._draft_sampler(settings, seed) if rejection else None
         self._cancel_flag.clear()
         control = Control(self._cancel_flag.set, self._cancel_flag.clear)
         loop = Loop(
-            pair.target,
+            pair.slots.take(request.cache_key, ids),
             drafters,
             sampler,
             self._policy(request, drafters),
