@@ -53,6 +53,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "--draft-device": ("CPU", "CPU"),
     "--tensor-split": ("3,1", (3.0, 1.0)),
     "--n-cpu-moe": ("4", 4),
+    "--slots": ("3", 3),
     "--rpc": ("127.0.0.1:50052,[::1]:1", ("127.0.0.1:50052", "[::1]:1")),
     "--temperature": ("0.3", 0.3),
     "--top-k": ("5", 5),
