@@ -169,7 +169,8 @@ class Learned(Bench):
         assert not loaded.refused, loaded.refused
         self.name, self.pair, self.policy = pair.target, loaded, None
         self.k_max = load.k_max
-        self.context, self.cells = loaded.context, loaded.target
+        self.context = loaded.context
+        self.cells = loaded.context.sequence(n_ctx=n_ctx)
         self.drafters: list[Drafter] = [loaded.drafters[pair.kind]]
         self.alarms, self.control = Alarms(), Control()
         self.record = Record().of(self.drafters[0])
