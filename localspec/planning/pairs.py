@@ -131,7 +131,7 @@ class _Headers:
     found: dict[str, Header] = field(default_factory=dict)
 
     def known(self, model: ModelFile) -> Known:
-        path = self.look.path(model)
+        path = self.look.path(model) or model.path
         if path is not None:
             self.found[model.name] = read_header(path)
             return Known(local_facts(path, self.look.cache, header=self.found[model.name]), "header")

@@ -50,7 +50,7 @@ def suggest(
     """
     found = {candidate.place: candidate for candidate in _catalogued(target, model, catalog, look, online)}
     for file in scan(look.models_dir):
-        if str(file.path) not in found and file.kind in DRAFT_KINDS and not _is_target(file, target):
+        if str(file.path) not in found and file.kind in DRAFT_KINDS and not _too_large(file, target):
             found[str(file.path)] = _local(target, file)
     return sorted(found.values(), key=_rank)
 
@@ -60,24 +60,22 @@ def _rank(candidate: Candidate) -> tuple[int, bool, float, int]:
     return RANK[candidate.status], not candidate.local, -gain, candidate.size_bytes or 1 << 62
 
 
-def _is_target(file: Found, target: Header) -> bool:
-    return file.path.name == target.name and file.size_bytes == target.size_bytes
+def _too_large(file: Found, target: Header) -> bool:
+    """A model as large as the target, or the target itself, cannot draft faster."""
+    return file.kind in MODELS and file.size_bytes >= target.size_bytes
 
 
 def _local(target: Header, file: Found) -> Candidate:
-    status, reason, kind = _judge_path(target, file.path)
+    status, reason, kind = _judged(target, file.path)
     return Candidate(file.path.name, str(file.path), kind, True, file.size_bytes, status, reason)
 
 
-def _judge_path(target: Header, path: Path) -> tuple[Status | None, str, str]:
+def _judged(target: Header, path: Path) -> tuple[Status | None, str, str]:
     try:
         header = read_header(path)
     except LocalspecError as error:
         return None, error.message, "?"
-    kind = DRAFT_KINDS.get(draft_kind(header), "draft")
-    if draft_kind(header) in MODELS and header.size_bytes >= target.size_bytes:
-        return "refused", "it is as large as the target, so it cannot draft faster", kind
-    return *_told(verdict(target, header)), kind
+    return *_told(verdict(target, header)), DRAFT_KINDS.get(draft_kind(header), "draft")
 
 
 def _told(answer: Verdict) -> tuple[Status, str]:
@@ -119,7 +117,7 @@ def _candidate(
     if denied:
         status, reason = "refused" if denied.effect == "refuse" else None, denied.reason
     elif path is not None:
-        status, reason, _ = _judge_path(target, path)
+        status, reason, _ = _judged(target, path)
     elif online:
         status, reason = _judge_remote(target, model)
     else:
