@@ -1,4 +1,4 @@
-"""`doctor` reports what is there, and what is missing with the command that fixes it."""
+"""`doctor` reports what is there, what is missing with the command that fixes it, and what works."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from localspec import cli, doctor
 from localspec.errors import EngineError
 from localspec.interfaces import DeviceMemory
+from localspec.selftest.proof import Finding
+from tests.kit.ggufs import syn
 
 CPU = DeviceMemory("CPU", "a CPU", "cpu", 2**33, 2**34)
 GPU = DeviceMemory("CUDA0", "a GPU", "gpu", 20 * 2**30, 24 * 2**30)
@@ -85,3 +87,58 @@ def test_memory_is_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
         line for line in doctor.human_report(doctor.examine()).splitlines() if line.startswith("CUDA0")
     )
     assert row.split() == ["CUDA0", "gpu", "20.0", "GiB", "24.0", "GiB", "a", "GPU"]
+
+
+class TestPreflight:
+    def test_a_pair_is_loaded_and_every_method_drafts(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        files = ("--target", str(syn("syn")), "--draft", str(syn("syn-near")))
+        code = cli.run(["doctor", *files, "--ctx", "256", "--threads", "1", "--json"])
+        pair = json.loads(capsys.readouterr().out)["pair"]
+        assert (code, pair["error"], pair["off_reason"]) == (0, None, None)
+        trials = {trial["method"]: trial for trial in pair["trials"]}
+        assert set(trials) == {"draft", "ngram"}
+        assert trials["draft"]["drafted"] >= trials["draft"]["tested"] > 0
+
+    def test_a_draft_that_is_refused_is_told(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        files = ("--target", str(syn("syn")), "--draft", str(syn("syn-8")))
+        cli.run(["doctor", *files, "--ctx", "256", "--threads", "1"])
+        out, err = capsys.readouterr()
+        assert "draft works" not in out and "differ" in out + err
+
+    def test_a_pair_that_does_not_load_is_a_finding(self) -> None:
+        class Dead:
+            @property
+            def info(self) -> None:
+                raise EngineError("the worker ended with signal 6")
+
+        found = doctor.preflight(Dead(), "p")  # type: ignore[arg-type]
+        assert found == doctor.Preflight("p", error="the worker ended with signal 6") and not found.healthy
+
+
+def test_selftest_on_this_build(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.run(["doctor", "--selftest", "--json"])
+    findings = json.loads(capsys.readouterr().out)["selftest"]
+    assert code == 0
+    assert [(finding["check"], finding["passed"]) for finding in findings] == [
+        ("self", True), ("alien", True), ("rollback", True)
+    ]  # fmt: skip
+
+
+def test_a_failed_check_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    fake(monkeypatch, (CPU,))
+    report = replace(doctor.examine(), selftest=(Finding("self", 0, False, "token 3 differs"),))
+    assert not report.healthy
+    text = doctor.human_report(report)
+    assert "self-test self: FAILED, token 3 differs" in text and text.endswith("but not all works")
+
+
+def test_a_default_pair_that_is_not_here(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    fake(monkeypatch, (CPU,))
+    report = doctor.examine(home / "models", "llama-3.1-8b-1b")
+    [problem] = report.problems
+    assert problem.fix == "localspec pull llama-3.1-8b-1b"
+    assert report.disk_free_bytes is not None and report.disk_free_bytes > 0
