@@ -120,6 +120,23 @@ def bucket_of(confidence: float) -> int:
     return bisect_right(_BUCKET_TOPS, confidence)
 
 
+def _goes_on(
+    position: int, reach: float, chances: Sequence[float], costs: Sequence[float], rate: float
+) -> bool:
+    """Whether the token at `position`, alone or with some that usually follow, earns more than its time.
+
+    Looking further than one row steps over the kernels' cliffs, and stops in front of those too high.
+    """
+    gain = 0.0
+    for k in range(position + 1, len(costs)):
+        gain += reach
+        if gain > rate * (costs[k] - costs[position]):
+            return True
+        if k < len(chances):
+            reach *= chances[k]
+    return False
+
+
 @dataclass(slots=True)
 class Arm:
     """What is known of one drafter."""
@@ -145,6 +162,8 @@ class AdaptivePolicy:
         self.arms: dict[str, Arm] = {}
         self._p_min = p_min
         self._overhead = Average()
+        self._accepted_overhead = Average()
+        self._rejected_overhead = Average()
         self._tokens = Average(step=0.03)
         self._seconds = Average(step=0.03)
         self._last_rows = 0
@@ -200,7 +219,7 @@ class AdaptivePolicy:
         if not len(draft):
             return None
         chances = [arm.acceptance.chance(bucket_of(c), i) for i, c in enumerate(draft.confidences)]
-        k, ratio = self._best_k(chances, n_past, 0.0)
+        k, ratio = self._best_k(chances, self._round_costs(chances, n_past, 0.0), n_past)
         if k == 0 or plain_now:
             self._declined.add(ratio)
             self._shadow = (drafter.name, draft)
@@ -217,12 +236,12 @@ class AdaptivePolicy:
         n_past: int,
         sampling: DraftSampling | None,
     ) -> Draft | None:
-        per_token = arm.costs.per_token.value
         chances = [arm.acceptance.usual(i) for i in range(limit)]
-        k, ratio = self._best_k(chances, n_past, per_token)
+        costs = self._round_costs(chances, n_past, arm.costs.per_token.value)
+        k, ratio = self._best_k(chances, costs, n_past)
         if k == 0:
             self._declined.add(ratio)
-            if not self._may_probe(arm, n_past):
+            if not self._may_probe(arm, costs):
                 return None
             k = min(3, limit)
         reach = 1.0
@@ -233,20 +252,33 @@ class AdaptivePolicy:
             if confidence < self._p_min:
                 return False
             reach *= arm.acceptance.chance(bucket_of(confidence), position)
-            # Two rows further smooths over the kernels' steps.
-            step = (self._cost(position + 3, n_past) - self._cost(position + 1, n_past)) / 2
-            return position == 0 or reach > rate * (step + per_token)
+            return position == 0 or _goes_on(position, reach, chances, costs, rate)
 
         return drafter.propose(
             history, min(limit, max(2 * k, 4)), more, sampling if drafter.samples else None
         )
 
-    def _best_k(self, chances: Sequence[float], n_past: int, per_token_s: float) -> tuple[int, float]:
+    def _round_costs(self, chances: Sequence[float], n_past: int, per_token_s: float) -> list[float]:
+        """Seconds of a round by drafted tokens, 0…len(chances).
+
+        What a target that cannot drop cells spends on saving its state belongs to the rounds with drafts,
+        and on replaying it to those with a rejection.
+        """
+        costs, reach = [self._cost(1, n_past)], 1.0
+        kept = (self._accepted_overhead if self._accepted_overhead.count else self._overhead).value
+        dropped = self._rejected_overhead.value if self._rejected_overhead.count else kept
+        for k, chance in enumerate(chances, 1):
+            reach *= chance
+            overhead = reach * kept + (1.0 - reach) * dropped
+            costs.append(self.verify.seconds(k + 1, n_past) + k * per_token_s + overhead)
+        return costs
+
+    def _best_k(self, chances: Sequence[float], costs: Sequence[float], n_past: int) -> tuple[int, float]:
         """k with the largest surplus over plain decoding, and its speed relative to plain.
 
         Expected tokens of k drafts are 1 + Σᵢ Πⱼ≤ᵢ aⱼ (Leviathan et al. 2023, with measured a).
         """
-        plain = self._cost(1, n_past)
+        plain = costs[0]
         if plain <= 0:
             return min(3, len(chances)), 1.0
         rate = self.rate(n_past)
@@ -255,9 +287,8 @@ class AdaptivePolicy:
         for k, chance in enumerate(chances, 1):
             reach *= chance
             tokens += reach
-            seconds = self._cost(k + 1, n_past) + k * per_token_s
-            ratio = max(ratio, tokens / seconds * plain)
-            surplus = tokens - rate * seconds
+            ratio = max(ratio, tokens / costs[k] * plain)
+            surplus = tokens - rate * costs[k]
             if surplus > best + 1e-9:
                 best_k, best = k, surplus
         return best_k, ratio
@@ -283,10 +314,10 @@ class AdaptivePolicy:
             return True
         return False
 
-    def _may_probe(self, arm: Arm, n_past: int) -> bool:
+    def _may_probe(self, arm: Arm, costs: Sequence[float]) -> bool:
         if not self.paused:
             return self._quiet < QUIET_ROUNDS and arm.costs.per_token.count < 8
-        price = 3 * arm.costs.per_token.value + self._cost(4, n_past) - self._cost(1, n_past)
+        price = costs[min(3, len(costs) - 1)] - costs[0]
         if self._quiet < arm.next_probe or self._probe_s + price > PROBE_SHARE * self._paused_s:
             return False
         arm.next_probe = self._quiet + 2 * min(arm.next_probe, 512)
@@ -308,7 +339,12 @@ class AdaptivePolicy:
         return self._pause_or_resume(plain, seconds, outcome)
 
     def _observe_costs(self, outcome: Outcome, plain: bool) -> None:
-        self._overhead.add(outcome.other_s)
+        if plain:
+            self._overhead.add(outcome.other_s)
+        elif outcome.accepted < len(outcome.confidences):
+            self._rejected_overhead.add(outcome.other_s)
+        else:
+            self._accepted_overhead.add(outcome.other_s)
         steady = outcome.rows == self._last_rows
         if not plain or steady or not self.verify.known(1):
             self.verify.observe(outcome.rows, outcome.n_past, outcome.verify_s)
