@@ -1,0 +1,1 @@
+"""Recorded drafts, hardware costs, and the replay of a policy over them."""

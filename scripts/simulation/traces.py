@@ -1,0 +1,154 @@
+"""What a drafter would have said at every position of the target's own greedy text.
+
+From such a trace any draft length at any moment can be replayed: drafting k tokens at position p has
+min(k, right[p]) of them accepted, and the text goes on at p + accepted + 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.engine.adapt import Outcome, Policy
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, always
+from localspec.engine.events import Done, Notice, Token
+from localspec.engine.settings import LoadSettings, Request
+from localspec.interfaces import PairFiles
+from localspec.session import Session
+
+DEPTH = 16
+"""Tokens drafted from each position."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedReply:
+    """One greedy reply; all lists are indexed by the number of tokens already in it."""
+
+    prompt_tokens: int
+    right: tuple[int, ...]
+    """Leading tokens of the draft that agree with the text."""
+    confidences: tuple[tuple[float, ...], ...]
+    """The drafter's estimate of each drafted token; empty where it proposed nothing."""
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All replies of one drafter on one target."""
+
+    name: str
+    drafter: str
+    free: bool
+    """The drafter costs (almost) nothing per token."""
+    source: str
+    """Models and prompts, in words."""
+    replies: tuple[TracedReply, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.replies))
+
+
+class Recorder:
+    """A policy that drafts at every position, keeps what was said, and decodes plainly."""
+
+    paused = False
+
+    def __init__(self) -> None:
+        self.drafts: list[list[int]] = []
+        self.confidences: list[list[float]] = []
+        self.drafter = ""
+        self.free = False
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        (drafter,) = drafters
+        draft = drafter.propose(history, DEPTH, always, None)
+        self.drafter, self.free = drafter.name, drafter.free
+        self.drafts.append(list(draft.tokens))
+        self.confidences.append([round(c, 2) for c in draft.confidences])
+        return "off", None
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        return []
+
+    def speedup(self) -> float | None:
+        return None
+
+
+class RecordingSession(Session):
+    """A session whose replies are plain and observed by a recorder."""
+
+    recorder: Recorder
+
+    def _policy(self, request: Request, drafters: list[Drafter]) -> Policy:
+        self.recorder = Recorder()
+        return self.recorder
+
+
+def record(files: PairFiles, load: LoadSettings, requests: Sequence[Request], source: str) -> Trace:
+    """Decode every request plainly, drafting at each position with the request's method."""
+    session = RecordingSession(files, load, lambda event: None)
+    replies = []
+    try:
+        for request in requests:
+            ids, prompt_tokens = [], 0
+            for event in session.reply(request):
+                if isinstance(event, Token):
+                    ids.append(event.id)
+                elif isinstance(event, Done):
+                    prompt_tokens = event.summary.prompt_tokens
+            replies.append(traced(ids, prompt_tokens, session.recorder))
+        name = f"{session.recorder.drafter} on {files.name}"
+        return Trace(name, session.recorder.drafter, session.recorder.free, source, tuple(replies))
+    finally:
+        session.close()
+
+
+def traced(ids: Sequence[int], prompt_tokens: int, recorder: Recorder) -> TracedReply:
+    """Compare each draft with what followed it."""
+    right = []
+    for at, draft in enumerate(recorder.drafts[: len(ids)]):
+        agree = zip(draft, ids[at:], strict=False)
+        right.append(next((i for i, (a, b) in enumerate(agree) if a != b), min(len(draft), len(ids) - at)))
+    confidences = tuple(map(tuple, recorder.confidences[: len(ids)]))
+    return TracedReply(prompt_tokens, tuple(right), confidences)
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write a trace as JSON, confidences in percent."""
+    replies = [
+        {
+            "prompt_tokens": reply.prompt_tokens,
+            "right": list(reply.right),
+            "percent": [[round(100 * c) for c in row] for row in reply.confidences],
+        }
+        for reply in trace.replies
+    ]
+    head = {"name": trace.name, "drafter": trace.drafter, "free": trace.free, "source": trace.source}
+    path.write_text(json.dumps({**head, "replies": replies}, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def load_trace(path: Path) -> Trace:
+    """Read what `save` wrote."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    replies = tuple(
+        TracedReply(
+            reply["prompt_tokens"],
+            tuple(reply["right"]),
+            tuple(tuple(p / 100 for p in row) for row in reply["percent"]),
+        )
+        for reply in data["replies"]
+    )
+    return Trace(data["name"], data["drafter"], data["free"], data["source"], replies)
