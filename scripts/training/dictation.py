@@ -10,6 +10,7 @@ from localspec.engine.settings import Message
 from localspec.engine.text.template import ChatTemplate
 from localspec.errors import UsageError
 from localspec.output import Output
+from localspec.workloads import Workload
 from training.generate import MAX_PROMPT, Crowd, generate
 from training.heldout import HELD_OUT
 from training.prompts import prompt_stream
@@ -20,10 +21,17 @@ TEXT_INDEX = 1 << 40
 """Number of the first sample that came from a text file: far above those of prompts."""
 
 
-def write_held_out(target: Path, data: Path, threads: int, max_new: int, out: Output) -> None:
+def write_held_out(
+    target: Path,
+    data: Path,
+    threads: int,
+    max_new: int,
+    out: Output,
+    workloads: Sequence[Workload] = HELD_OUT,
+) -> None:
     """Greedy replies to the held-out prompts, by the target's own file."""
     store = ShardStore(data / "held-out")
-    prompts = [prompt for workload in HELD_OUT for prompt in workload.prompts]
+    prompts = [prompt for workload in workloads for prompt in workload.prompts]
     if len(store.done()) == len(prompts):
         return
     crowd = _crowd(target, target, len(prompts), max_new, threads)

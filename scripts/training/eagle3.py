@@ -20,24 +20,34 @@ from training.corpus import Batch, ReducedVocabulary, candidates
 from training.layers import FeedForward, Projections, RmsNorm
 from training.target import Floats, TargetFacts
 
+DISTANCE_WEIGHT = 0.5
+"""Weight of the distance to the target's hidden states beside the distillation of its probabilities."""
 STEP_WEIGHT = 0.9
 """Weight of each further step of a chain, relative to the step before."""
-GOING_ON = (1.0, 0.6, 0.4, 0.3)
+GOING_ON = (1.0, 0.5, 0.3, 0.2)
 """Share of a batch's positions whose chains take step s in training."""
 
 
 class Eagle3(nn.Module):
-    """The head; `embedding` is the target's and is not trained.
+    """The head; `embedding` and `unembedding` `[n_vocab, width]` are the target's and are not trained.
 
-    All ids have an output row while training, from which the file keeps the most frequent ones.
+    With the unembedding fixed, the state after the last norm has one right answer: the target's own hidden
+    state. That is a lesson in every dimension at every token, where a token's id alone says little.
     """
 
     embedding: Tensor
+    unembedding: Tensor
+    spread: Tensor
+    """`[width, width]`: a difference x of hidden states moves logits by `|x · spread|²`, mean square."""
 
-    def __init__(self, facts: TargetFacts, embedding: Floats) -> None:
+    def __init__(self, facts: TargetFacts, embedding: Floats, unembedding: Floats) -> None:
         super().__init__()
         width = facts.width
-        self.register_buffer("embedding", torch.from_numpy(embedding), persistent=False)
+        self.register_buffer("embedding", torch.tensor(embedding), persistent=False)
+        rows = torch.tensor(unembedding)
+        self.register_buffer("unembedding", rows.to(torch.bfloat16), persistent=False)
+        covariance = torch.cov(rows.T) + 1e-6 * torch.eye(width)
+        self.register_buffer("spread", torch.linalg.cholesky(covariance), persistent=False)
         self.feature_norm = RmsNorm(3 * width, facts.eps)
         self.fc = nn.Linear(3 * width, width, bias=False)
         self.token_norm = RmsNorm(width, facts.eps)
@@ -48,7 +58,6 @@ class Eagle3(nn.Module):
         self.ff_norm = RmsNorm(width, facts.eps)
         self.ff = FeedForward(width, facts.n_ff)
         self.output_norm = RmsNorm(width, facts.eps)
-        self.output = nn.Linear(width, facts.n_vocab, bias=False)
 
     def start_from(self, features: Floats, output_norm: Floats) -> None:
         """Start as the target seen through its late layer: that state, read out by its own norm and rows.
@@ -68,9 +77,7 @@ class Eagle3(nn.Module):
             self.feature_norm.weight.copy_(1 / size)
             self.fc.weight.mul_(0.3)
             self.fc.weight[:, 2 * width :] += torch.diag(late / late.square().mean().sqrt())
-            self.output.weight.copy_(self.embedding)
-            # Softened: an early, confident mistake costs more than an unsure one.
-            self.output_norm.weight.copy_(0.25 * torch.from_numpy(output_norm))
+            self.output_norm.weight.copy_(torch.tensor(output_norm))
             for last in (self.attention.output, self.ff.down):
                 last.weight.mul_(0.3)
 
@@ -91,8 +98,13 @@ class Eagle3(nn.Module):
 
     def logits(self, states: Tensor, rows: Tensor | None = None) -> Tensor:
         """Over the whole vocabulary, or the ids `rows`."""
-        weight = self.output.weight if rows is None else self.output.weight[rows]
-        return functional.linear(self.output_norm(states), weight)
+        weight = self.unembedding if rows is None else self.unembedding[rows]
+        return functional.linear(self.output_norm(states).to(torch.bfloat16), weight)
+
+    def distance(self, states: Tensor, hidden: Tensor) -> Tensor:
+        """Mean squared difference `[n]` of the logits of states and of the target's hidden states."""
+        difference = self.output_norm(states) - hidden.float()
+        return (difference @ self.spread).square().sum(-1)
 
 
 @dataclass(slots=True)
@@ -148,7 +160,7 @@ def _pick_heads(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def loss(head: Eagle3, batch: Batch, steps: int) -> Tensor:
-    """Mean distillation loss of the chains' steps, weighted by `STEP_WEIGHT`."""
+    """Mean loss of the chains' steps, weighted by `STEP_WEIGHT`."""
     vocabulary = candidates(batch, len(head.embedding))
     walk = chains(head, batch)
     step = next(walk)
@@ -164,7 +176,8 @@ def loss(head: Eagle3, batch: Batch, steps: int) -> Tensor:
         if len(where[0]):
             logits = head.logits(step.states[where], vocabulary.ids)
             each = vocabulary.distillation(logits, batch.top_ids[rows], batch.top_p[rows])
-            total = total + STEP_WEIGHT**s * each.mean()
+            away = head.distance(step.states[where], batch.hidden[rows])
+            total = total + STEP_WEIGHT**s * (each.mean() + DISTANCE_WEIGHT * away.mean())
             right = torch.zeros_like(alive)
             right[where] = vocabulary.best(logits.detach()) == batch.top_ids[rows][:, 0]
         if s + 1 < steps:

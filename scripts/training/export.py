@@ -47,11 +47,11 @@ class HeadFile:
             target__name=facts.name, target__architecture=facts.architecture, target__tokenizer_digest=digest
         )
 
-    def matrix(self, name: str, values: Floats) -> None:
+    def matrix(self, name: str, values: Floats, quantization: str | None = None) -> None:
         """Quantised when its rows are whole blocks, else F16."""
         import gguf
 
-        kind = gguf.GGMLQuantizationType[self.quantization]
+        kind = gguf.GGMLQuantizationType[quantization or self.quantization]
         block = gguf.GGML_QUANT_SIZES[kind][0]
         if values.shape[1] % block:
             kind = gguf.GGMLQuantizationType.F16
@@ -81,9 +81,19 @@ def head_file(path: Path, architecture: str, name: str, quantization: str) -> It
 
 
 def write_eagle3(
-    path: Path, facts: TargetFacts, weights: Weights, ids: NDArray[np.int64], quantization: str
+    path: Path,
+    facts: TargetFacts,
+    weights: Weights,
+    unembedding: Floats,
+    ids: NDArray[np.int64],
+    quantization: str,
+    table: str,
 ) -> None:
-    """Parameters of an `eagle3.Eagle3`, with the output rows of `ids` alone."""
+    """Parameters of an `eagle3.Eagle3`, and the target's output rows of `ids`.
+
+    Args:
+        table: ggml type of those rows, which are most of the file.
+    """
     with head_file(path, "eagle3", f"{facts.name} EAGLE-3", quantization) as file:
         file.bind(facts)
         file.writer.add_tokenizer_model("none")
@@ -101,7 +111,7 @@ def write_eagle3(
         file.vector("blk.0.attn_norm_2.weight", weights["state_norm.weight"])
         _layer(file, weights, "blk.0")
         file.vector("output_norm.weight", weights["output_norm.weight"])
-        file.matrix("output", weights["output.weight"][ids])
+        file.matrix("output", unembedding[ids], table)
         file.vector("d2t", ids.astype(np.int64))
 
 
@@ -131,9 +141,20 @@ def write_medusa(path: Path, facts: TargetFacts, weights: Weights, quantization:
 
 
 def write_draft(
-    path: Path, facts: TargetFacts, weights: Weights, target: Path, quantization: str, *, head_size: int
+    path: Path,
+    facts: TargetFacts,
+    weights: Weights,
+    target: Path,
+    quantization: str,
+    table: str,
+    *,
+    head_size: int,
 ) -> None:
-    """Parameters of a `draft.SmallLlama` with the tokenizer of the `target` file."""
+    """Parameters of a `draft.SmallLlama` with the tokenizer of the `target` file.
+
+    Args:
+        table: ggml type of the embedding, which is most of the file.
+    """
     n_vocab, width = weights["embedding.weight"].shape
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
     with head_file(path, "llama", f"{facts.name} draft", quantization) as file:
@@ -145,7 +166,7 @@ def write_draft(
             attention__layer_norm_rms_epsilon=facts.eps, rope__dimension_count=head_size,
             rope__freq_base=facts.rope_base,
         )  # fmt: skip
-        file.matrix("token_embd", weights["embedding.weight"])
+        file.matrix("token_embd", weights["embedding.weight"], table)
         file.vector("output_norm.weight", weights["output_norm.weight"])
         for i in range(layers):
             norm = weights[f"layers.{i}.attention_norm.weight"]

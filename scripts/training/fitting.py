@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -33,9 +34,8 @@ class Plan:
     evaluate_s: float = 180.0
     seed: int = 1
 
-    def rate_at(self, elapsed: float) -> float:
-        """Linear warm-up, then half a cosine to a fiftieth; `elapsed` in seconds."""
-        done = elapsed / (60 * self.minutes)
+    def rate_at(self, done: float) -> float:
+        """Linear warm-up, then half a cosine to a fiftieth; `done` is the share of the run, 0…1."""
         if done < WARM_UP:
             return self.rate * max(done / WARM_UP, 0.02)
         return self.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
@@ -72,12 +72,15 @@ def fit(
     corpus: Corpus,
     plan: Plan,
     *,
-    loss: Callable[[Batch], Tensor],
+    loss: Callable[[Batch, float], Tensor],
     evaluate: Callable[[], Tally],
     folder: Path,
     out: Output,
 ) -> Run:
     """Train `module` in place; it ends as its best evaluation. Ctrl+C ends the run early, keeping that.
+
+    Args:
+        loss: of a batch, given the share of the run that is done, 0…1.
 
     A folder with a checkpoint is gone on from: weights, optimizer, elapsed time and learning curve.
     """
@@ -91,7 +94,10 @@ def fit(
         try:
             while run.elapsed < 60 * plan.minutes:
                 for batch in corpus.epoch(plan.batch, rng):
-                    value = train_step(module, optimizer, loss, batch, plan.rate_at(run.elapsed))
+                    done = run.elapsed / (60 * plan.minutes)
+                    value = train_step(
+                        module, optimizer, functools.partial(loss, batch, done), plan.rate_at(done)
+                    )
                     mean = 0.95 * mean + 0.05 * value if mean else value
                     run.steps += 1
                     run.tokens += int(batch.length.sum())
@@ -114,8 +120,7 @@ def fit(
 def train_step(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loss: Callable[[Batch], Tensor],
-    batch: Batch,
+    loss: Callable[[], Tensor],
     rate: float,
 ) -> float:
     """One step at a learning rate; returns the loss."""
@@ -123,7 +128,7 @@ def train_step(
         group["lr"] = rate
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
-        value = loss(batch)
+        value = loss()
     value.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(module.parameters(), CLIP)
     optimizer.step()

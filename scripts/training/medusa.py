@@ -33,7 +33,7 @@ class Medusa(nn.Module):
         blocks: int = 1,
     ) -> None:
         super().__init__()
-        rows = torch.from_numpy(unembedding).to(torch.bfloat16)
+        rows = torch.tensor(unembedding).to(torch.bfloat16)
         self.register_buffer("unembedding", rows, persistent=False)
         self.heads: Any = nn.ModuleList(
             nn.ModuleList(nn.Linear(facts.width, facts.width) for _ in range(blocks)) for _ in range(heads)

@@ -21,8 +21,14 @@ from training.target import TargetFacts, matrix, read_target
 
 K = 4
 """Draft length that training evaluates."""
+QUANTIZATION = "Q8_0"
+"""ggml type of the matrices of every file, …"""
+OUTPUT_ROWS, EMBEDDING = "Q4_0", "Q5_0"
+"""… but of an EAGLE-3 head's output rows and of a draft's embedding."""
 STEPS = 3
-"""Steps of an EAGLE-3 chain in training."""
+"""Steps of an EAGLE-3 chain in training, …"""
+SINGLE_UNTIL = 0.5
+"""… after this share of a run. Before it one: no chain is worth training while its first step is wrong."""
 
 
 @dataclass(slots=True)
@@ -77,18 +83,23 @@ def read_lesson(target: Path, data: Path, keep: int, out: Output) -> Lesson:
 def train_eagle3(lesson: Lesson, plan: Plan, folder: Path, path: Path) -> Run:
     torch.manual_seed(plan.seed)
     facts = lesson.facts
-    head = eagle3.Eagle3(facts, matrix(lesson.target, "token_embd.weight"))
+    unembedding = matrix(lesson.target, "output.weight", "token_embd.weight")
+    head = eagle3.Eagle3(facts, matrix(lesson.target, "token_embd.weight"), unembedding)
     head.start_from(_reply_features(lesson.corpus.samples[:60]), matrix(lesson.target, "output_norm.weight"))
+
+    def loss(batch: Batch, done: float) -> Tensor:
+        return eagle3.loss(head, batch, 1 if done < SINGLE_UNTIL else STEPS)
 
     def evaluate() -> Tally:
         kept = lesson.kept()
         return lesson.tally(lambda batch: eagle3.hits(head, batch, K, kept))
 
     run = fit(
-        head, lesson.corpus, plan, loss=lambda batch: eagle3.loss(head, batch, STEPS),
+        head, lesson.corpus, plan, loss=loss,
         evaluate=evaluate, folder=folder, out=lesson.out,
     )  # fmt: skip
-    export.write_eagle3(path, facts, weights_of(head), lesson.kept().ids.numpy(), "Q8_0")
+    rows = lesson.kept().ids.numpy()
+    export.write_eagle3(path, facts, weights_of(head), unembedding, rows, QUANTIZATION, OUTPUT_ROWS)
     return run
 
 
@@ -100,11 +111,11 @@ def train_medusa(lesson: Lesson, plan: Plan, folder: Path, path: Path) -> Run:
     torch.manual_seed(plan.seed)
     module = medusa.Medusa(lesson.facts, matrix(lesson.target, "output.weight", "token_embd.weight"))
     run = fit(
-        module, lesson.corpus, plan, loss=lambda batch: medusa.loss(module, batch),
+        module, lesson.corpus, plan, loss=lambda batch, done: medusa.loss(module, batch),
         evaluate=lambda: lesson.tally(lambda batch: medusa.hits(module, batch, K)),
         folder=folder, out=lesson.out,
     )  # fmt: skip
-    export.write_medusa(path, lesson.facts, weights_of(module), "Q8_0")
+    export.write_medusa(path, lesson.facts, weights_of(module), QUANTIZATION)
     return run
 
 
@@ -113,11 +124,14 @@ def train_draft(lesson: Lesson, plan: Plan, folder: Path, path: Path) -> Run:
     size = draft.Size(width=min(draft.Size.width, lesson.facts.width))
     model = draft.SmallLlama(lesson.facts, matrix(lesson.target, "token_embd.weight"), size)
     run = fit(
-        model, lesson.corpus, plan, loss=lambda batch: draft.loss(model, batch),
+        model, lesson.corpus, plan, loss=lambda batch, done: draft.loss(model, batch),
         evaluate=lambda: lesson.tally(lambda batch: draft.hits(model, batch, K)),
         folder=folder, out=lesson.out,
     )  # fmt: skip
-    export.write_draft(path, lesson.facts, weights_of(model), lesson.target, "Q8_0", head_size=size.head_size)
+    export.write_draft(
+        path, lesson.facts, weights_of(model), lesson.target, QUANTIZATION, EMBEDDING,
+        head_size=size.head_size,
+    )  # fmt: skip
     return run
 
 
