@@ -13,11 +13,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from localspec.catalog import load_catalog
+from localspec.catalog import Catalog, load_catalog
 from localspec.config import Config
 from localspec.engine.settings import LoadSettings
 from localspec.tui.picker_app import PickerApp, make_picker_app
 from localspec.tui.picker_factory import PickerFactory
+from localspec.tui.picking import services
 from localspec.tui.screens.picker import PickerScreen
 from localspec.tui.widgets.pair_detail import PairDetail
 from tests.kit.ggufs import syn
@@ -52,7 +53,7 @@ kind = "ngram"
 
 PAIRS = (
     "demo", "llama-3.1-8b-1b", "llama-3.3-70b-1b", "qwen2.5-coder-7b-0.5b", "qwen2.5-coder-14b-0.5b",
-    "qwen3-32b-iq4-0.6b", "qwen3.6-27b-mtp", "gemma-3-4b-qat-270m", "tiny", "tiny-ngram",
+    "qwen3-32b-iq4-0.6b", "qwen3.6-27b-mtp", "gemma-3-4b-qat-270m",
 )  # fmt: skip
 """Enough to sort and filter; the whole catalogue costs half a second per question."""
 
@@ -127,10 +128,14 @@ async def picking(
     monkeypatch.setenv("HOME", str(home))
     add_tiny_pairs(home)
     config = Config(file=home / "config" / "config.toml", models_dir=home / "data" / "models", **values)
-    catalog = load_catalog()
-    if not whole:
-        catalog = replace(catalog, pairs={name: catalog.pairs[name] for name in PAIRS})
-    factory = PickerFactory(catalog, config, budget=budget)
+
+    def catalogue() -> Catalog:
+        found = load_catalog()
+        kept = {name: pair for name, pair in found.pairs.items() if name in PAIRS or "config" in pair.origin}
+        return found if whole else replace(found, pairs=kept)
+
+    monkeypatch.setattr(services, "load_catalog", catalogue)
+    factory = PickerFactory(catalogue(), config, budget=budget)
     app = make_picker_app(factory, config, load or LoadSettings())
     try:
         async with app.run_test(size=size, notifications=True, tooltips=False) as pilot:

@@ -204,7 +204,7 @@ def _announcement(screen: PickerScreen, row: Row, parcel: Parcel) -> str:
     )
     if row.plan.fit != "fits":
         lines.append(f"With {screen.question.memory}, {screen.question.text}: {row.plan.fit}.")
-    if row.plan.gated:
+    if any(model.gated for model in parcel.order.pair.files):
         lines.append("Gated: accept the licence on the hub and set HF_TOKEN first.")
     return "\n".join(lines)
 

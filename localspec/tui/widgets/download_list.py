@@ -9,10 +9,11 @@ from textual.widgets import DataTable
 
 from localspec.output import amount
 from localspec.tui.picking.downloads import Transfer
+from localspec.tui.picking.rows import NAME_WIDTH
 from localspec.tui.text import one_line
 from localspec.tui.widgets.bars import bar
 
-BAR = 16
+BAR = 10
 
 
 class DownloadList(DataTable[Text]):
@@ -53,19 +54,22 @@ class DownloadList(DataTable[Text]):
 
 
 def line(transfer: Transfer) -> str:
-    """One download in one line."""
+    """One download in one line; what matters most comes first, because a narrow terminal cuts the end."""
     share = transfer.share
     drawn = bar(share, BAR).ljust(BAR, "·") if share is not None else "?" * BAR
     percent = f"{100 * share:3.0f} %" if share is not None else "  – %"
-    total = "?" if transfer.total is None else amount(transfer.total, "bytes")
-    parts = [f"{amount(transfer.done, 'bytes')} of {total}", transfer.state]
+    parts = [one_line(transfer.name, NAME_WIDTH)]
     if transfer.rate_bps > 0:
         parts.append(f"{amount(transfer.rate_bps, 'bytes')}/s")
+    else:
+        parts.append(transfer.state)
     if transfer.eta_s is not None:
         parts.append(f"{eta_text(transfer.eta_s)} left")
     if transfer.remark:
         parts.append(one_line(transfer.remark, 200))
-    return f"{drawn} {percent} {one_line(transfer.name, 31)} · " + " · ".join(parts)
+    total = "?" if transfer.total is None else amount(transfer.total, "bytes")
+    parts.append(f"{amount(transfer.done, 'bytes')} of {total}")
+    return f"{drawn} {percent} " + " · ".join(parts)
 
 
 def eta_text(seconds: float) -> str:
