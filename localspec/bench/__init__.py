@@ -1,0 +1,80 @@
+"""`localspec bench`: plain decoding against every method of a pair, on five kinds of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.bench.contestants import contestants
+from localspec.bench.race import MIN_REPEATS, Result, race
+from localspec.bench.reference import reference
+from localspec.bench.report import chart_of, human_report, report_of
+from localspec.bench.tune import flags, keep, tune
+from localspec.engine.settings import Request
+from localspec.errors import LocalspecError, UsageError
+from localspec.interfaces import SessionLike
+from localspec.output import Output
+from localspec.workloads import WORKLOADS
+
+MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, how often, and where it goes."""
+
+    request: Request
+    """Sampling and speculation to measure with."""
+    repeats: int = MIN_REPEATS
+    max_tokens: int = MAX_TOKENS
+    workloads: tuple[str, ...] = ()
+    """Names; empty = all five."""
+    reference: str | None = None
+    tune: bool = False
+    svg: Path | None = None
+
+
+def run_bench(session: SessionLike, plan: Plan, out: Output) -> int:
+    """Measure and report; returns the exit code.
+
+    Raises:
+        UsageError: fewer repeats than a spread needs, or a reference without a place for the prompt.
+        LocalspecError: the chart cannot be written, or the reference fails.
+    """
+    if plan.repeats < MIN_REPEATS:
+        raise UsageError(f"{plan.repeats} repeats show no spread", hint=f"use at least {MIN_REPEATS}")
+    with out.progress("benchmark") as progress:
+
+        def tell(label: str) -> None:
+            progress.update(label=label)
+
+        stored = None
+        if plan.tune:
+            tuned = tune(session, plan.request, plan.max_tokens, plan.repeats, tell)
+            results, stored = tuned.results, keep(session.info, tuned)
+        else:
+            results = tuple(_measure(session, plan, tell))
+    report = report_of(session.info, results, plan.repeats)
+    human = human_report(report)
+    if stored is not None:
+        report["tuned"] = stored
+        low, high = stored["speedup_range"]
+        human += (
+            f"\n\nbest here: {flags(stored)}, {stored['speedup_median']:.2f}× ({low:.2f}–{high:.2f}); stored"
+        )
+    if plan.svg is not None:
+        try:
+            plan.svg.write_text(chart_of(report), encoding="utf-8")
+        except OSError as error:
+            raise LocalspecError(f"cannot write `{plan.svg}`: {error.strerror}") from error
+    out.report(report, human)
+    return 0
+
+
+def _measure(session: SessionLike, plan: Plan, tell: Callable[[str], None]) -> list[Result]:
+    racers = contestants(session, plan.request)
+    if plan.reference is not None:
+        racers.append(reference(plan.reference))
+    chosen = [w for w in WORKLOADS if not plan.workloads or w.name in plan.workloads]
+    return [race(workload, racers, plan.repeats, plan.max_tokens, tell) for workload in chosen]

@@ -22,6 +22,7 @@ COMMANDS = {
     "batch": ("localspec.cli.batch", "Answer many prompts from a file, on a pair or on an endpoint."),
     "chat": ("localspec.cli.chat", "Talk with a pair on its own screen, or streaming to stdout."),
     "demo": ("localspec.cli.demo", "Race the embedded pair: plain decoding against speculation."),
+    "bench": ("localspec.cli.bench", "Measure plain decoding against every method of a pair."),
     "verify": ("localspec.cli.verify", "Prove that speculation emits the target's own text."),
     "doctor": ("localspec.cli.doctor", "Say what this machine and build can do, and what is missing."),
     "serve": ("localspec.cli.serve", "Answer OpenAI-compatible clients with a pair."),
