@@ -1,8 +1,7 @@
-"""What the picker's keys do. A handler runs in a worker of the screen, so it may ask and wait."""
+"""What the picker's keys do. One that asks or waits is a coroutine, run in a worker of the screen."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 Handler = Callable[["PickerScreen"], Awaitable[None] | None]
 FIRST = "No model yet. e: embedded demo, no network · d: download · b: choose your card"
 """What a first visit is told."""
-
-
-async def run(screen: PickerScreen, action_id: str) -> None:
-    """Run the handler of an action.
-
-    Raises:
-        LocalspecError: it cannot be done, with the reason.
-    """
-    outcome = HANDLERS[action_id](screen)
-    if inspect.isawaitable(outcome):
-        await outcome
 
 
 def _marked(screen: PickerScreen) -> Row:
@@ -132,7 +120,7 @@ async def _text(screen: PickerScreen, title: str, text: str) -> str | None:
 
 def filter_(screen: PickerScreen) -> None:
     screen.filter_field.display = True
-    screen.filter_field.focus()
+    screen.set_focus(screen.filter_field)  # now: what is typed next is its text
 
 
 def sort(screen: PickerScreen) -> None:
@@ -149,10 +137,8 @@ def leave(screen: PickerScreen) -> None:
         screen.app.exit()
 
 
-async def help_(screen: PickerScreen) -> None:
-    await screen.app.push_screen(
-        HelpScreen(screen.focused, screen.services.config.keymap, PICKER_ACTIONS), wait_for_dismiss=False
-    )
+def help_(screen: PickerScreen) -> None:
+    screen.app.push_screen(HelpScreen(screen.focused, screen.services.config.keymap, PICKER_ACTIONS))
 
 
 def theme(screen: PickerScreen) -> None:

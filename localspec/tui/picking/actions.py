@@ -12,7 +12,7 @@ PICKER_ACTIONS: tuple[Action, ...] = (
     Action("picker.kv", "Next type of KV cache", "k", footer="kv"),
     Action("picker.budget", "Next memory: simulated cards, then this machine", "b", footer="budget"),
     Action("picker.budget_ask", "Type a memory size to simulate", "B"),
-    Action("picker.filter", "Filter by name, fit, method, licence or state", "slash", footer="filter"),
+    Action("picker.filter", "Filter by name, fit, method, licence or state", "slash", "", "", "filter", True),
     Action("picker.sort", "Next order of the rows", "s", footer="sort"),
     Action("picker.download", "Download this pair; size and free disk are shown first", "d", footer="get"),
     Action("picker.pause", "Pause its download", "p"),
@@ -26,6 +26,7 @@ PICKER_ACTIONS: tuple[Action, ...] = (
     Action("picker.theme", "Choose a theme"),
     Action("picker.leave", "Clear the filter, else leave", "escape"),
 )
-"""Bare letters: they reach the picker only while no text field has focus."""
+"""Bare letters: they reach the picker only while no text field has focus. The key of the filter comes first,
+so that the letters typed after it, however fast, are its text."""
 
 PICKER_BY_ID: dict[str, Action] = {action.id: action for action in PICKER_ACTIONS}

@@ -6,7 +6,8 @@ The screen draws and keeps the state; what the keys do is in `commands.picking`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -46,7 +47,15 @@ class PickerScreen(Screen[Picked | None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-medium"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (22, "-tall"), (30, "-tall30")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
-        Binding(a.keys, f"run('{a.id}')", a.footer, show=bool(a.footer), id=a.id, tooltip=a.title)
+        Binding(
+            a.keys,
+            f"run('{a.id}')",
+            a.footer,
+            show=bool(a.footer),
+            priority=a.priority,
+            id=a.id,
+            tooltip=a.title,
+        )
         for a in PICKER_ACTIONS
         if a.keys
     ]
@@ -125,20 +134,41 @@ class PickerScreen(Screen[Picked | None]):
 
     # -- actions ----------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key that comes first is a character where text is typed."""
+        first = any(parameters == (a.id,) for a in PICKER_ACTIONS if a.priority)
+        return not (first and isinstance(self.focused, Input))
+
     def action_run(self, action_id: str) -> None:
         self.run(action_id)
 
     def run(self, action_id: str) -> None:
-        """Do what an id of the picker's action table says; one thing that asks or waits at a time."""
-        self.run_worker(partial(self._run, action_id), group="action")
-
-    async def _run(self, action_id: str) -> None:
+        """Do what an id of the picker's action table says: at once, or in a worker when it asks or waits."""
+        handler = commands.HANDLERS[action_id]
+        if inspect.iscoroutinefunction(handler):
+            self._beside("action", partial(self._wait_for, handler), exclusive=False)
+            return
         try:
-            await commands.run(self, action_id)
+            handler(self)
         except LocalspecError as error:
             self.tell_error(error)
         if self.is_attached:
             self.refresh_rows()
+
+    async def _wait_for(self, handler: Callable[[PickerScreen], Awaitable[None]]) -> None:
+        try:
+            await handler(self)
+        except LocalspecError as error:
+            self.tell_error(error)
+        if self.is_attached:
+            self.refresh_rows()
+
+    def _beside(
+        self, group: str, work: Callable[[], Coroutine[None, None, None]], *, exclusive: bool = True
+    ) -> None:
+        """Run a coroutine beside the screen, instead of what runs in its group when exclusive."""
+        # A function, not its coroutine: one that is replaced before it begins would never be awaited.
+        self.run_worker(work, group=group, exclusive=exclusive)
 
     def tell(self, text: str) -> None:
         """Say something in passing."""
@@ -174,7 +204,7 @@ class PickerScreen(Screen[Picked | None]):
         self._details.clear()
         self._note = "working it out…"
         self._show_title()
-        self.run_worker(partial(self._plan, self.question), group="plan", exclusive=True)
+        self._beside("plan", partial(self._plan, self.question))
 
     async def _plan(self, question: Question) -> None:
         try:
@@ -199,9 +229,7 @@ class PickerScreen(Screen[Picked | None]):
     def _want_detail(self) -> None:
         row = self.current
         if row is not None and (self.question, row.name) not in self._details:
-            # A function, not its coroutine: one that is replaced before it begins would never be awaited.
-            work = partial(self._detail, self.question, row.name)
-            self.run_worker(work, group="detail", exclusive=True)
+            self._beside("detail", partial(self._detail, self.question, row.name))
 
     async def _detail(self, question: Question, name: str) -> None:
         """The full plan of one pair: suggestions and verdict cost time that a list cannot spend."""
