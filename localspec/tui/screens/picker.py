@@ -17,6 +17,7 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import Worker
 
 from localspec.errors import LocalspecError
 from localspec.planning import PairPlan
@@ -165,10 +166,10 @@ class PickerScreen(Screen[Picked | None]):
 
     def _beside(
         self, group: str, work: Callable[[], Coroutine[None, None, None]], *, exclusive: bool = True
-    ) -> None:
+    ) -> Worker[None]:
         """Run a coroutine beside the screen, instead of what runs in its group when exclusive."""
         # A function, not its coroutine: one that is replaced before it begins would never be awaited.
-        self.run_worker(work, group=group, exclusive=exclusive)
+        return self.run_worker(work, group=group, exclusive=exclusive)
 
     def tell(self, text: str) -> None:
         """Say something in passing."""
