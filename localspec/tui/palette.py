@@ -29,7 +29,9 @@ class ActionProvider(Provider):
                 yield Hit(score, matcher.highlight(title), partial(self._run, action), help=action.id)
 
     def _listed(self) -> list[Action]:
-        return [action for action in ACTIONS if action.id != "app.palette"]
+        # On another screen, over the chat, its actions would act on what is not seen.
+        chat = self.screen is self._localspec.chat
+        return [a for a in ACTIONS if a.id != "app.palette" and (chat or a.everywhere)]
 
     @property
     def _localspec(self) -> LocalspecApp:

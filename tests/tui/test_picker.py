@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.command import CommandList
 
 from localspec.budget import host_device
+from localspec.catalog import load_catalog
+from localspec.engine.settings import LoadSettings
+from localspec.interfaces import SessionInfo
 from localspec.planning import Machine
+from localspec.tui.controller import Wish
+from localspec.tui.picker_factory import PickerFactory
 from localspec.tui.picking import services
 from localspec.tui.picking.actions import PICKER_ACTIONS
 from localspec.tui.picking.rows import ORDERS
 from localspec.tui.screens.dialogs import Confirm
 from localspec.tui.screens.help import HelpScreen
-from tests.tui.kit import run
+from localspec.tui.screens.picker import PickerScreen
+from tests.tui.kit import chatting, config, run
 from tests.tui.picker_kit import Picker, picking
 
 GIB = 1 << 30
@@ -345,5 +352,47 @@ class TestSurroundings:
                 await picker.press("enter")
                 await picker.wait(lambda: picker.app.screen is picker.screen, "back")
                 assert not picker.config.file.exists()
+
+        run(work())
+
+
+class TestInChat:
+    def test_f2_begins_with_the_chats_settings_and_loads_what_is_picked(
+        self, home: Path, monkeypatch: Patch, tmp_path: Path
+    ) -> None:
+        has_ram(monkeypatch, 8.0)
+        monkeypatch.setenv("HOME", str(home))
+
+        async def work() -> None:
+            settings = config(tmp_path, default_pair="demo")
+            catalog = load_catalog()
+            pairs = {name: catalog.pairs[name] for name in ("demo", "llama-3.1-8b-1b")}
+            factory = PickerFactory(replace(catalog, pairs=pairs), settings)
+
+            def picker(load: LoadSettings, info: SessionInfo | None) -> PickerScreen:
+                return factory.screen(load, info, in_chat=True)
+
+            async with chatting(tmp_path, picker=picker, config=settings) as chat:
+                await chat.type("/set ctx 4096")
+                await chat.pilot.press("f2")
+                await chat.wait_text("ctx 4096")
+                await chat.wait_text("★ default")
+                await chat.pilot.press("ctrl+p")
+                await chat.wait_text("Next type of KV cache")
+                assert "Write the last reply again" not in chat.text(), "the chat's own actions wait below"
+                await chat.pilot.press("escape")
+                await chat.wait(lambda: isinstance(chat.app.screen, PickerScreen), "the picker")
+                await chat.pilot.press("c")
+                await chat.wait_text("ctx 8192")
+                await chat.pilot.press("e")
+                await chat.wait(lambda: len(chat.wishes) == 2, "a load")
+                assert chat.wishes[1] == Wish("demo", LoadSettings(n_ctx=8192), force=False)
+                await chat.ready()
+                await chat.pilot.press("f2")
+                await chat.wait_text("ctx 8192")
+                await chat.pilot.press("escape")
+                await chat.wait(lambda: chat.app.screen is chat.screen, "the chat")
+                assert len(chat.wishes) == 2
+            factory.close()
 
         run(work())
