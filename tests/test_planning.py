@@ -238,6 +238,29 @@ class TestMeasured:
         assert own_memory(info(files("syn"), self.ITEMS)) == {"CPU": 12 * MIB}
 
 
+class TestDryRun:
+    @pytest.mark.parametrize("name", ["syn", "syn-hyb", "syn-mtp"])
+    def test_llama_cpp_and_the_formula_agree(self, home: Path, name: str) -> None:
+        pair = PairFiles("tiny", syn(name), (Companion("mtp", syn(name)),) if name == "syn-mtp" else ())
+        formula, asked = (
+            plan_pair(pair, machine=Machine((HOST,)), n_ctx=1024, dry_run=dry) for dry in (False, True)
+        )
+        if asked.source != "dry-run":
+            pytest.skip("macOS only")  # another C++ library lays the breakdown out differently
+        assert (formula.source, asked.estimated) == ("header", False)
+        assert 0.99 * asked.total_bytes <= formula.total_bytes <= 1.03 * asked.total_bytes
+
+    def test_a_run_that_fails_leaves_the_formula_and_says_so(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localspec.planning.pairs.ask_child", lambda *_: "it hung")
+        plan = plan_pair(files("syn"), machine=Machine((HOST,)), n_ctx=1024, dry_run=True)
+        assert plan.source == "header" and "it hung" in plan.notes[0]
+
+    def test_a_simulated_card_is_never_asked(self, home: Path) -> None:
+        assert plan_pair(files("syn"), budget=CARD, n_ctx=1024, dry_run=True).source == "header"
+
+
 def gpu(free: int, name: str = "CUDA0") -> Device:
     return Device(name, "gpu", free, free, reserve_bytes=0, overhead_bytes=0)
 

@@ -52,7 +52,7 @@ def command(
     with measurements() as kept:
         plan = plan_pair(
             _subject(pair, asked), budget=budget, load=asked.load(), machine=machine(budget, asked),
-            models_dir=asked.config.models_dir, measurements=kept, online=not offline,
+            models_dir=asked.config.models_dir, measurements=kept, online=not offline, dry_run=True,
         )  # fmt: skip
     for note in plan.notes:
         out.note(note)

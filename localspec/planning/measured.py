@@ -14,7 +14,7 @@ from localspec.budget import DeviceUse, Fit, PlanItem
 from localspec.engine.settings import LoadSettings
 from localspec.header.source import shard_paths
 from localspec.interfaces import PairFiles, SessionInfo
-from localspec.planning.result import PairPlan
+from localspec.planning.result import PairPlan, Source
 from localspec.store.measurements import MeasurementKey, Measurements
 
 KIND = "memory"
@@ -63,6 +63,7 @@ def sizes(settings: LoadSettings, n_ctx: int) -> dict[str, Any]:
         "gpu_layers": settings.gpu_layers,
         "draft_gpu_layers": settings.draft_gpu_layers,
         "k_max": settings.k_max,
+        "slots": settings.slots,
         "n_batch": settings.n_batch,
         "n_ubatch": settings.n_ubatch,
         "n_cpu_moe": settings.n_cpu_moe,
@@ -97,18 +98,23 @@ def with_measured(
 ) -> PairPlan:
     """The plan with what an earlier load of the same pair and settings really took, when there was one."""
     layers = plan.gpu_layers if plan.fit == "partial" and load.gpu_layers is None else load.gpu_layers
-    wanted = sizes(replace(load, gpu_layers=layers), load.n_ctx or plan.n_ctx)
+    wanted = sizes(replace(load, gpu_layers=layers), load.n_ctx or plan.n_ctx // load.slots)
     device = _device(device.name for device in plan.devices)
     for key, rows, _ in measurements.items(KIND):
         same = (key.target, key.draft, key.device) == (identity(files.target), _drafts(files), device)
         if same and key.build == build and (key.kv, key.draft_kv) == (load.kv, load.draft_kv):
             for row in rows:
                 if _sizes_of(row) == wanted:
-                    return _replaced(plan, row["items"])
+                    return with_items(plan, row["items"], "measured")
     return plan
 
 
-def _replaced(plan: PairPlan, rows: Sequence[Sequence[Any]]) -> PairPlan:
+def with_items(plan: PairPlan, rows: Sequence[Sequence[Any]], source: Source) -> PairPlan:
+    """The plan with llama.cpp's own figures in place of the formula's, and the fit word that follows.
+
+    Args:
+        rows: (term, device, bytes) as `session.memory` lists them.
+    """
     items = [PlanItem(str(term), str(device), int(size)) for term, device, size in rows]
     items += [item for item in plan.bytes if item.term in _KEPT]
     counted = [item for item in items if item.term not in _KEPT[1:]]
@@ -119,7 +125,7 @@ def _replaced(plan: PairPlan, rows: Sequence[Sequence[Any]]) -> PairPlan:
         bytes=tuple(items),
         total_bytes=sum(item.size_bytes for item in counted),
         devices=devices,
-        source="measured",
+        source=source,
         estimated=False,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from localspec.budget import Plan, explain
@@ -22,8 +22,8 @@ from localspec.locations import locations
 from localspec.pairing import Verdict, verdict
 from localspec.pairs import pair_files
 from localspec.planning.facts import Known, PairFacts, local_facts, remote_key
-from localspec.planning.machine import Machine
-from localspec.planning.measured import with_measured
+from localspec.planning.machine import TIMEOUT_S, Machine, ask_child
+from localspec.planning.measured import with_items, with_measured
 from localspec.planning.question import Comparison, Wanted, compare, input_of, wanted
 from localspec.planning.remote import remote_header
 from localspec.planning.result import PairPlan
@@ -75,11 +75,14 @@ def plan_pair(
     models_dir: Path | None = None,
     measurements: Measurements | None = None,
     online: bool = True,
+    dry_run: bool = False,
 ) -> PairPlan:
     """Plan one pair from complete headers, with verdict, suggestions and arithmetic.
 
     Args:
         online: read headers of files that are not here from the hub; what prevents it is a note in the plan.
+        dry_run: ask llama.cpp itself, in a child process, what it would allocate for a target on this disk
+            that needs no second file; the formula's figures stay elsewhere, and for a simulated card.
 
     Raises:
         UsageError: no such budget.
@@ -92,7 +95,28 @@ def plan_pair(
     read = _Headers(look, online)
     known = {model.name: read.known(model) for model in pair.files}
     plan = _joined(pair, known, question, look, measurements, detail=True)
+    real = plan.source == "header" and plan.state == "installed" and plan.compared_with in ("CPU", "GPU")
+    # Drafts' contexts read weights of their target when they are made, which a dry run does not have.
+    if dry_run and real and len(pair.files) == 1:
+        plan = _with_dry_run(plan, pair_files(pair, look.models_dir), question.load, read.notes)
     return replace(plan, verdict=read.verdict(pair), notes=tuple(read.notes))
+
+
+def _with_dry_run(plan: PairPlan, files: PairFiles, load: LoadSettings, notes: list[str]) -> PairPlan:
+    layers = plan.gpu_layers if plan.fit == "partial" else load.gpu_layers
+    answer = ask_child(
+        {
+            "ask": "dry run",
+            "target": str(files.target),
+            "companions": [[c.kind, str(c.path)] for c in files.companions],
+            "load": asdict(replace(load, gpu_layers=layers)),
+        },
+        TIMEOUT_S,
+    )
+    if isinstance(answer, str):
+        notes.append(f"the figures are the formula's, a dry run was not possible: {answer}")
+        return plan
+    return with_items(plan, answer["items"], "dry-run") if answer["items"] else plan
 
 
 def with_changes(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from localspec.engine.settings import LoadSettings
 from localspec.errors import LocalspecError
-from localspec.interfaces import DeviceMemory
+from localspec.interfaces import Companion, DeviceMemory, PairFiles
 from localspec.planning.machine import available_ram
 
 
@@ -27,6 +29,25 @@ def devices(rpc: Sequence[str]) -> dict[str, Any]:
     return {"devices": [asdict(device) for device in found], "build": build_description()}
 
 
+def dry_run(target: str, companions: Sequence[tuple[str, str]], load: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp would allocate for files on this disk, as (term, device, bytes)."""
+    from localspec.engine.backend.cancel import CancelFlag
+    from localspec.session.loading import load_pair
+    from localspec.session.memory import memory_items
+
+    lists = {name: tuple(value) for name, value in load.items() if isinstance(value, list)}
+    settings = LoadSettings(**{**load, **lists, "mmap": False})
+    drafting = tuple(Companion(kind, Path(path)) for kind, path in companions)  # type: ignore[arg-type]
+    files = PairFiles("pair", Path(target), drafting)
+    pair = load_pair(files, settings, lambda _: None, CancelFlag(), dry=True)
+    try:
+        if pair.refused:
+            return {"error": pair.refused[0]}
+        return {"items": [[item.term, item.device, item.size_bytes] for item in memory_items(pair)]}
+    finally:
+        pair.close()
+
+
 def _with_available(device: DeviceMemory) -> DeviceMemory:
     """llama.cpp calls all RAM free."""
     free = available_ram() if device.kind == "cpu" else None
@@ -37,7 +58,10 @@ def main(argv: Sequence[str]) -> None:
     """Answer on stdout; an error of ours is an answer too."""
     question = json.loads(argv[0])
     try:
-        answer = devices(question["rpc"])
+        if question["ask"] == "devices":
+            answer = devices(question["rpc"])
+        else:
+            answer = dry_run(question["target"], question["companions"], question["load"])
     except LocalspecError as error:
         answer = {"error": error.message}
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -252,6 +252,7 @@ def _placement(pair: LoadedPair, *, load_mtp: bool = False) -> ModelSettings:
         mlock=settings.mlock,
         device=settings.draft_device,
         load_mtp=load_mtp,
+        no_alloc=pair.dry,
     )
 
 

@@ -52,6 +52,8 @@ class LoadedPair:
     slots: Slots
     capture: LayerCapture | None = None
     """Reads layer inputs of a target that does not expose them."""
+    dry: bool = False
+    """No weights were read, so nothing can be decoded."""
     drafters: dict[str, Drafter] = field(default_factory=dict)
     draft_names: list[str] = field(default_factory=list)
     draft_contexts: list[Context] = field(default_factory=list)
@@ -68,8 +70,14 @@ class LoadedPair:
         self.model.close()
 
 
-def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: CancelFlag) -> LoadedPair:
+def load_pair(
+    files: PairFiles, load: LoadSettings, notify: Notify, cancel: CancelFlag, *, dry: bool = False
+) -> LoadedPair:
     """Load a target and whatever drafts for it.
+
+    Args:
+        dry: reserve nothing and read no weights: only `session.memory` may look at the pair, to see what
+            llama.cpp would allocate.
 
     Raises:
         ModelFileError: the target's file is missing, unreadable, not GGUF or truncated.
@@ -79,7 +87,8 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
     for endpoint in load.rpc:
         add_rpc_server(endpoint)
     settings = effective_settings(load, notify)
-    model = load_weights(files.target, "target", _model_settings(settings, files), notify, cancel)
+    placement = replace(_model_settings(settings, files), no_alloc=dry)
+    model = load_weights(files.target, "target", placement, notify, cancel)
     try:
         settings = replace(settings, n_ctx=_context_length(load.n_ctx, model))
         check_cache(files, settings)
@@ -88,13 +97,14 @@ def load_pair(files: PairFiles, load: LoadSettings, notify: Notify, cancel: Canc
     except LocalspecError:
         model.close()
         raise
-    pair = LoadedPair(files, settings, cancel, model, context, _slots(context, settings), capture)
+    pair = LoadedPair(files, settings, cancel, model, context, _slots(context, settings), capture, dry=dry)
     try:
         if files.companions:
             warn_of_coarse_cache(settings.draft_kv, notify)
         for companion in files.companions:
             add_companion(pair, companion, notify)
-        calibrate(context.sequence(n_ctx=settings.n_ctx), pair.verify, settings.k_max)
+        if not dry:
+            calibrate(context.sequence(n_ctx=settings.n_ctx), pair.verify, settings.k_max)
     except BaseException:
         pair.close()
         raise
