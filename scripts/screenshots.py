@@ -1,4 +1,4 @@
-"""Draw the chat with the embedded pair and save what the screen shows as SVG, for the README.
+"""Draw the picker, and the chat with the embedded pair, and save what is seen as SVG, for the README.
 
 Nothing is staged: the model runs, and the numbers are those of this machine.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from localspec.catalog import load_catalog
 from localspec.config import Config
 from localspec.demo import PAIR, WORKLOADS
 from localspec.engine.events import Loading, Notice
@@ -21,6 +23,8 @@ from localspec.pairs import resolve
 from localspec.store import ChatStore
 from localspec.tui.app import make_app
 from localspec.tui.controller import Wish
+from localspec.tui.picker_app import make_picker_app
+from localspec.tui.picker_factory import PickerFactory
 from localspec.tui.setup import ChatSetup
 from localspec.worker import WorkerSession
 
@@ -57,6 +61,19 @@ async def chat(folder: Path, target: Path) -> None:
     store.close()
 
 
+async def picker(folder: Path, target: Path) -> None:
+    """The catalogue against a 24 GB card, with one pair in full."""
+    config = Config(file=folder / "config.toml", models_dir=folder / "models", default_pair=PAIR)
+    factory = PickerFactory(load_catalog(), config, budget="24GB-card")
+    app = make_picker_app(factory, config, LoadSettings())
+    async with app.run_test(size=SIZE) as pilot:
+        await until(lambda: bool(app.picker.rows), LOAD_S)
+        await pilot.press("down", "down", "down")
+        await pilot.pause(2.0)
+        target.write_text(app.export_screenshot(title="localspec pick-models"), encoding="utf-8")
+    factory.close()
+
+
 async def until(condition: Callable[[], bool], within_s: float) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
@@ -69,8 +86,10 @@ def main() -> int:
     given = parser.parse_args()
     given.to.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["LOCALSPEC_HOME"] = folder  # nothing of the user's shows or changes
+        asyncio.run(picker(Path(folder), given.to / "picker.svg"))
         asyncio.run(chat(Path(folder), given.to / "chat.svg"))
-    print(given.to / "chat.svg", file=sys.stderr)
+    print(given.to / "picker.svg", given.to / "chat.svg", file=sys.stderr)
     return 0
 
 

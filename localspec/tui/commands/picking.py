@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.catalog import DEMO
@@ -11,7 +10,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.planning import PairPlan
 from localspec.tui.background import in_background
 from localspec.tui.picking.actions import PICKER_ACTIONS
-from localspec.tui.picking.question import BUDGETS, MACHINE, Question, after
+from localspec.tui.picking.question import MACHINE, Question, after
 from localspec.tui.picking.rows import GIB, ORDERS, Row
 from localspec.tui.picking.services import Parcel, Picked
 from localspec.tui.screens.dialogs import AskText, Confirm
@@ -101,7 +100,7 @@ def kv(screen: PickerScreen) -> None:
 
 
 def budget(screen: PickerScreen) -> None:
-    screen.ask(replace(screen.question, budget=after(BUDGETS, screen.question.budget)))
+    screen.ask(screen.question.next_budget())
 
 
 async def budget_ask(screen: PickerScreen) -> None:
