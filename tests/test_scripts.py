@@ -274,7 +274,7 @@ def test_a_ready_environment_is_used_at_once_from_a_path_with_spaces(
         shutil.copy(ROOT / name, root)
     (root / ".venv/bin").mkdir(parents=True)
     fake_tool(root / ".venv/bin", "python", 'echo "$@"\n')
-    extras = ("dev", "serve", "test")
+    extras = ("dev", "serve", "test", "train")
     key = f"{bootstrap.pinned('llama-cpp-python')}-cpu-abc"
     stamp = bootstrap.Stamp("cpu", None, key, extras, bootstrap.inputs_hash(root))
     (root / ".venv/localspec-setup.json").write_text(json.dumps(asdict(stamp)))
