@@ -303,6 +303,11 @@ class TestGate:
 
 
 class TestProbe:
+    def test_ram_read_without_llama_cpp_is_of_the_build_that_sessions_name(self) -> None:
+        """Measurements are found again although no library was asked."""
+        quick = machines._release()
+        assert quick and read_machine().build.startswith(quick)
+
     def test_this_machine_through_the_child(self) -> None:
         found = read_machine()
         assert found.reason is None and found.build.startswith("llama-cpp-python ")

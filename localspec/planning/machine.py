@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -140,4 +141,12 @@ def host_machine() -> Machine | None:
     if free is None or may_have_gpu():
         return None
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine((host_device(free, total),))
+    return Machine((host_device(free, total),), _release())
+
+
+def _release() -> str:
+    """What a session's build begins with, so that another release's measurements do not count."""
+    try:
+        return f"llama-cpp-python {version('llama-cpp-python')}"
+    except PackageNotFoundError:
+        return ""

@@ -102,7 +102,7 @@ def with_measured(
     device = _device(device.name for device in plan.devices)
     for key, rows, _ in measurements.items(KIND):
         same = (key.target, key.draft, key.device) == (identity(files.target), _drafts(files), device)
-        if same and key.build == build and (key.kv, key.draft_kv) == (load.kv, load.draft_kv):
+        if same and key.build.startswith(build) and (key.kv, key.draft_kv) == (load.kv, load.draft_kv):
             for row in rows:
                 if _sizes_of(row) == wanted:
                     return with_items(plan, row["items"], "measured")
