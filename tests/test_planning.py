@@ -147,6 +147,8 @@ class TestOne:
         one = plan_pair(files("syn", "syn-w"), machine=Machine((HOST,)), n_ctx=1024)
         two = plan_pair(both, machine=Machine((HOST,)), n_ctx=1024)
         assert two.total_bytes > one.total_bytes
+        assert two.devices[0].needed_bytes == two.total_bytes
+        assert two.devices[0].usable_bytes == HOST.usable_bytes
         weights = [item.size_bytes for item in two.bytes if item.term == "draft weights"]
         assert len(weights) == 2
 

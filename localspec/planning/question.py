@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from localspec.budget import (
     BudgetSettings,
     Device,
+    DeviceUse,
     DraftPlanInput,
     Plan,
     PlanDraftKind,
@@ -115,9 +116,23 @@ def compare(
         devices = tuple(_less(device, items) for device in devices)
         extra += items
     first = companions[0] if companions else None
-    return Comparison(plan(target, first, settings, devices, detail=detail), tuple(extra))
+    answer = plan(target, first, settings, devices, detail=detail)
+    whole = {device.name: device for device in question.devices}
+    uses = tuple(_whole(use, whole.get(use.name), extra) for use in answer.devices)
+    return Comparison(replace(answer, devices=uses), tuple(extra))
+
+
+def _taken(device: str, items: Sequence[PlanItem]) -> int:
+    return sum(item.size_bytes for item in items if item.device == device)
 
 
 def _less(device: Device, items: Sequence[PlanItem]) -> Device:
-    taken = sum(item.size_bytes for item in items if item.device == device.name)
-    return replace(device, free_bytes=max(device.free_bytes - taken, 0))
+    return replace(device, free_bytes=max(device.free_bytes - _taken(device.name, items), 0))
+
+
+def _whole(use: DeviceUse, device: Device | None, extra: Sequence[PlanItem]) -> DeviceUse:
+    """What all companions need of the device as it is."""
+    needed = use.needed_bytes + _taken(use.name, extra)
+    if device is None:
+        return replace(use, needed_bytes=needed)
+    return replace(use, needed_bytes=needed, free_bytes=device.free_bytes, usable_bytes=device.usable_bytes)
