@@ -141,10 +141,13 @@ class Sampler:
             return point(self.best(row))
         check_finite(float(row.max()))
         logits = self._with_history(row)
-        candidates = self._native.candidates
+        candidates, top_k = self._native.candidates, self.settings.top_k
         if self._native.grammar is not None:
-            ids, kept = self._legal(logits, self.settings.top_k)
+            ids, kept = self._legal(logits, top_k)
             candidates.fill(kept, ids)
+        elif 0 < top_k < len(logits):
+            ids = likeliest(logits, top_k)
+            candidates.fill(logits[ids], ids)
         else:
             candidates.fill(logits)
         self._native.truncation.apply(candidates)
@@ -177,7 +180,7 @@ class Sampler:
         assert grammar is not None
         n = min(max(4 * wanted, 16), n_vocab) if wanted > 0 else n_vocab
         while True:
-            ids = _best_ids(logits, n)
+            ids = likeliest(logits, n)
             candidates = self._native.candidates
             candidates.fill(logits[ids], ids)
             grammar.apply(candidates)
@@ -245,10 +248,63 @@ class GrammarFilter(Protocol):
     def close(self) -> None: ...
 
 
-def _best_ids(logits: Row, n: int) -> NDArray[np.int32]:
-    if n >= len(logits):
-        return np.arange(len(logits), dtype=np.int32)
-    return np.argpartition(logits, len(logits) - n)[len(logits) - n :].astype(np.int32)
+_GROUP = 64
+"""Ids that share one leader."""
+_LARGE = 16384
+"""Rows from this length on are looked at through their leaders."""
+
+
+def _leaders(row: Row) -> Row:
+    """The largest logit of each group of ids, a few thousand instead of a whole vocabulary.
+
+    Group c holds the ids c, c + width, c + 2 width, …; what is left over at the end is one more group.
+    """
+    whole = len(row) // _GROUP * _GROUP
+    leaders: Row = row[:whole].reshape(_GROUP, -1).max(axis=0)
+    return leaders if whole == len(row) else np.append(leaders, row[whole:].max())
+
+
+def _members(groups: NDArray[np.intp], length: int) -> NDArray[np.intp]:
+    """Ids of these groups (ascending group numbers), ascending."""
+    width = length // _GROUP
+    ids: NDArray[np.intp] = (np.arange(_GROUP)[:, None] * width + groups[groups < width]).ravel()
+    return ids if groups[-1] < width else np.append(ids, np.arange(width * _GROUP, length))
+
+
+def likeliest(row: Row, n: int) -> NDArray[np.int32]:
+    """Ids of the `n` largest logits, ascending, and of those equal to the last of them.
+
+    The n-th largest leader is a bound: n logits reach it, so the n largest do, and they lie in groups whose
+    leader does.
+    """
+    length = len(row)
+    if n >= length:
+        return np.arange(length, dtype=np.int32)
+    if length < _LARGE or n > length // _GROUP:
+        bound = np.partition(row, length - n)[length - n]
+        return np.flatnonzero(row >= bound).astype(np.int32)
+    leaders = _leaders(row)
+    bound = np.partition(leaders, len(leaders) - n)[len(leaders) - n]
+    ids = _members(np.flatnonzero(leaders >= bound), length)
+    logits = row[ids]
+    bound = np.partition(logits, len(logits) - n)[len(logits) - n]
+    return np.asarray(ids[logits >= bound], np.int32)
+
+
+def best_guess(row: Row) -> tuple[int, float]:
+    """The likeliest id, and how likely it is by its own model.
+
+    Over a large vocabulary the probability is taken against the leaders of groups only: a little high where
+    the row is flat, and a tenth of the time, which a drafter pays per token.
+    """
+    if len(row) < _LARGE:
+        id = int(row.argmax())
+        return id, 1.0 / float(np.exp(row - row[id]).sum())
+    leaders = _leaders(row)
+    group = leaders.argmax()
+    members = _members(np.array([group]), len(row))
+    id = int(members[row[members].argmax()])
+    return id, 1.0 / float(np.exp(leaders - leaders[group]).sum())
 
 
 def _softmax(ids: NDArray[np.int32], logits: Row) -> Distribution:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.sampling import Distribution
+from localspec.engine.sampling import Distribution, best_guess
 from localspec.errors import EngineError
 
 Ids = NDArray[np.int32]
@@ -102,8 +102,7 @@ def choose(draft: Draft, row: NDArray[np.float32], more: More, sampling: DraftSa
     The rule sees q, never the draw: a drawn token that is dropped biases the output.
     """
     q = sampling.distribution(row) if sampling else None
-    id = int(row.argmax())
-    confidence = float(q.p.max()) if q else 1.0 / float(np.exp(row - row[id]).sum())
+    id, confidence = (int(q.ids[q.p.argmax()]), float(q.p.max())) if q else best_guess(row)
     if not more(len(draft), confidence):
         return None
     if sampling and q and draft.q is not None:
