@@ -104,7 +104,8 @@ class Eagle3(nn.Module):
     def distance(self, states: Tensor, hidden: Tensor) -> Tensor:
         """Mean squared difference `[n]` of the logits of states and of the target's hidden states."""
         difference = self.output_norm(states) - hidden.float()
-        return (difference @ self.spread).square().sum(-1)
+        away: Tensor = (difference @ self.spread).square().sum(-1)
+        return away
 
 
 @dataclass(slots=True)
