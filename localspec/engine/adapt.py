@@ -25,6 +25,8 @@ PLAIN_INTERVAL = 500
 """Tokens between plain samples per unit of gain, so that they cost below 2 % whatever the gain is."""
 PROBE_SHARE = 0.02
 """Most of the paused decode time that probes may spend."""
+SURE = 0.8
+"""Chance of acceptance from which a declined free draft is worth a look at its price."""
 MIN_PLAIN_TOKENS = 32
 PLAIN_WINDOW = 2048
 """A plain baseline needs this many tokens, measured within this much of context."""
@@ -219,7 +221,10 @@ class AdaptivePolicy:
         if not len(draft):
             return None
         chances = [arm.acceptance.chance(bucket_of(c), i) for i, c in enumerate(draft.confidences)]
-        k, ratio = self._best_k(chances, self._round_costs(chances, n_past, 0.0), n_past)
+        costs = self._round_costs(chances, n_past, 0.0)
+        k, ratio = self._best_k(chances, costs, n_past)
+        if k == 0 and self.paused and chances[0] >= SURE and self._may_probe(arm, costs):
+            k = min(3, len(draft))  # sure drafts that never pay: are their rows as dear as they once were?
         if k == 0 or plain_now:
             self._declined.add(ratio)
             self._shadow = (drafter.name, draft)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 _STEP = 0.15
 """Weight of a new observation in the running averages."""
+_ABSURD = 1.1
+"""No row of a decode costs more than this many decodes of one row."""
 _OUTLIER = 3.0
 """An observation beyond this multiple of the average is another process's fault and is cut to it."""
 
@@ -53,6 +55,10 @@ class VerifyCosts:
     def observe(self, rows: int, n_past: int, seconds: float) -> None:
         """One decode of `rows` rows at context length `n_past` took `seconds`."""
         bucket = self.buckets.setdefault(rows, _Bucket())
+        if bucket.seconds.value > _OUTLIER * seconds:
+            bucket = self.buckets[rows] = (
+                _Bucket()
+            )  # nothing is that much too fast: forget the rest
         bucket.seconds.add(seconds)
         bucket.n_past.add(float(n_past))
         if rows == 1:
@@ -81,7 +87,17 @@ class VerifyCosts:
         return rows in self.buckets
 
     def seconds(self, rows: int, n_past: int) -> float:
-        """Expected seconds; 0 when nothing was measured yet."""
+        """Expected seconds; 0 when nothing was measured yet.
+
+        Never much more than that many one-row decodes: a larger figure was another process's doing, and
+        believing it would keep the row count from ever being measured again.
+        """
+        expected = self._expected(rows, n_past)
+        if rows > 1 and 1 in self.buckets:
+            return min(expected, _ABSURD * rows * self._at(1, n_past))
+        return expected
+
+    def _expected(self, rows: int, n_past: int) -> float:
         if rows in self.buckets:
             return self._at(rows, n_past)
         below = max((r for r in self.buckets if r < rows), default=None)

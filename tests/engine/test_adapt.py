@@ -238,6 +238,17 @@ def test_costs_interpolate_between_measured_rows_and_grow_with_the_context() -> 
     assert costs.seconds(8, 4000) == pytest.approx(0.08, rel=0.15), "all row counts grow alike"
 
 
+def test_a_poisoned_price_is_found_out() -> None:
+    """A row count that was measured while the machine was busy is looked at again and used again."""
+    policy = adaptive(GPU)
+    for rows in (2, 4, 8, 16):
+        policy.verify.buckets[rows].seconds.value = 50 * GPU[1]
+    run = Run(policy, [Drafter("ngram", [6], 0.9, 0.0, True)], GPU).play(2500)
+    start, tokens = run.time, run.tokens
+    run.play(500)
+    assert (run.tokens - tokens) / (run.time - start) > 2 / GPU[1]
+
+
 def test_one_hiccup_does_not_move_an_average() -> None:
     average = Average()
     for _ in range(50):
