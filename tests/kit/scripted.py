@@ -28,7 +28,9 @@ INFO = SessionInfo(
 )
 
 
-def summary(tokens: int, *, prompt: int = 10, drafted: int = 0, accepted: int = 0, rounds: int = 1) -> Summary:
+def summary(
+    tokens: int, *, prompt: int = 10, drafted: int = 0, accepted: int = 0, rounds: int = 1
+) -> Summary:
     """A plausible summary with one 10 ms round per token."""
     return Summary(
         prompt_tokens=prompt, reused_tokens=0, completion_tokens=tokens, rounds=rounds, drafted=drafted,
@@ -50,7 +52,9 @@ def words_as_events(text: str, *, words_per_round: int = 3) -> list[Event]:
             Token(start + i, piece, "content", i > 0, "ngram", rounds) for i, piece in enumerate(chunk)
         ]
         n = len(chunk) - 1
-        events.append(Round("ngram", n, n, n, n + 1, 10 + start + len(chunk), 0.001, 0.01, 0.0005, len(chunk)))
+        events.append(
+            Round("ngram", n, n, n, n + 1, 10 + start + len(chunk), 0.001, 0.01, 0.0005, len(chunk))
+        )
         rounds += 1
     events.append(Done("stop", summary(len(pieces), rounds=rounds)))
     return events
