@@ -100,7 +100,8 @@ def main() -> int:
     calibrate(cells, adaptive.verify, 16)
     token_s = 0.25 * adaptive.verify.seconds(1, 0)
     rate(FixedPolicy(0), [])
-    ratios, notices = [], []
+    ratios: list[float] = []
+    notices: list[str] = []
     for _ in range(options.pairs):
         plain, _said = rate(FixedPolicy(0), [])
         policy = AdaptivePolicy(adaptive.verify)

@@ -163,9 +163,11 @@ async def stop_s(size: tuple[int, int]) -> float:
             await asyncio.sleep(2.0)
             status = chat.screen.query_one(StatusBar)
             painted = asyncio.Event()
-            chat.screen.watch(
-                status, "status", lambda: chat.screen.call_after_refresh(painted.set), init=False
-            )
+
+            def repainted() -> None:
+                chat.screen.call_after_refresh(painted.set)
+
+            chat.screen.watch(status, "status", repainted, init=False)
             start = time.perf_counter()
             chat.app.post_message(Key("escape", "\x1b"))
             while chat.screen.controller.state == "replying":

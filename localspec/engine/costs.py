@@ -56,9 +56,7 @@ class VerifyCosts:
         """One decode of `rows` rows at context length `n_past` took `seconds`."""
         bucket = self.buckets.setdefault(rows, _Bucket())
         if bucket.seconds.value > _OUTLIER * seconds:
-            bucket = self.buckets[rows] = (
-                _Bucket()
-            )  # nothing is that much too fast: forget the rest
+            bucket = self.buckets[rows] = _Bucket()  # nothing is that much too fast: forget the rest
         bucket.seconds.add(seconds)
         bucket.n_past.add(float(n_past))
         if rows == 1:
