@@ -18,12 +18,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.catalog import demo_target_path
-from localspec.engine.adapt import AdaptivePolicy, FixedPolicy, Policy
+from localspec.engine.adapt import AdaptivePolicy
 from localspec.engine.backend import Context, ContextSettings, load_model
 from localspec.engine.backend.samplers import Candidates, native_samplers
 from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
 from localspec.engine.events import Notice, Round
+from localspec.engine.policy import FixedPolicy, Policy
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import SamplingSettings
 from localspec.engine.speculative import Loop

@@ -29,7 +29,7 @@ from simulation.replay import (  # noqa: E402
 from simulation.traces import Trace, load_trace  # noqa: E402
 
 from localspec.bench.chart import Bar, bar_chart  # noqa: E402
-from localspec.engine.adapt import FixedPolicy  # noqa: E402
+from localspec.engine.policy import FixedPolicy  # noqa: E402
 from localspec.output import table  # noqa: E402
 
 TRACES = ROOT / "tests" / "data" / "traces"

@@ -25,7 +25,7 @@ from simulation.replay import (  # noqa: E402
 )
 from simulation.traces import Recorder, Trace, TracedReply, load_trace, save, traced  # noqa: E402
 
-from localspec.engine.adapt import FixedPolicy  # noqa: E402
+from localspec.engine.policy import FixedPolicy  # noqa: E402
 
 FILES = sorted(simulate_policy.TRACES.glob("*.json"))
 

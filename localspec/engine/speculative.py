@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.engine.adapt import Outcome, Policy
 from localspec.engine.alarms import Alarms, repeats_itself
 from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
+from localspec.engine.policy import Outcome, Policy
 from localspec.engine.rule import RuleChoice
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_probabilities, uniform
 from localspec.engine.stats import Stats

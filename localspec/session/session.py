@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from localspec.engine.adapt import AdaptivePolicy, FixedPolicy, Policy
+from localspec.engine.adapt import AdaptivePolicy
 from localspec.engine.alarms import Alarms
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.devices import devices
@@ -19,6 +19,7 @@ from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Drafter, Ids
 from localspec.engine.drafters.ngram import NgramDrafter
 from localspec.engine.events import Event, Notice
+from localspec.engine.policy import FixedPolicy, Policy
 from localspec.engine.rule import RuleChoice
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import LoadSettings, Method, Request, SamplingSettings

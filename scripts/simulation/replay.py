@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localspec.engine.adapt import AdaptivePolicy, FixedPolicy, Outcome, Policy
+from localspec.engine.adapt import AdaptivePolicy
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.policy import FixedPolicy, Outcome, Policy
 from simulation.profiles import Profile
 from simulation.traces import DEPTH, Trace, TracedReply
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.adapt import Outcome, Policy
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, always
 from localspec.engine.events import Done, Notice, Token
+from localspec.engine.policy import Outcome, Policy
 from localspec.engine.settings import LoadSettings, Request
 from localspec.interfaces import PairFiles
 from localspec.session import Session

@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 
-from localspec.engine.adapt import FixedPolicy, Policy
 from localspec.engine.alarms import Alarms
 from localspec.engine.backend import Context, ContextSettings, Model, load_model
 from localspec.engine.backend import Sequence as Cells
@@ -22,6 +21,7 @@ from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, More
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
+from localspec.engine.policy import FixedPolicy, Policy
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import SamplingSettings
 from localspec.engine.speculative import Loop

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from localspec.engine.adapt import PROBE_SHARE, QUIET_ROUNDS, AdaptivePolicy, FixedPolicy, Outcome
+from localspec.engine.adapt import PROBE_SHARE, QUIET_ROUNDS, AdaptivePolicy
 from localspec.engine.costs import Acceptance, Average, VerifyCosts
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
 from localspec.engine.events import Notice
+from localspec.engine.policy import FixedPolicy, Outcome
 from tests.engine.harness import ids
 
 CPU = {1: 0.010, 2: 0.017, 4: 0.026, 8: 0.045, 16: 0.070}

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.adapt import FixedPolicy
 from localspec.engine.drafters import hidden
 from localspec.engine.drafters.base import Draft
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.hidden import FeatureStore
 from localspec.engine.events import Token
+from localspec.engine.policy import FixedPolicy
 from localspec.selftest import drafts
 from localspec.selftest.drafts import Draft as DraftFile
 from localspec.selftest.targets import Shape

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.adapt import FixedPolicy
 from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Draft, DraftSampling, History, More
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
+from localspec.engine.policy import FixedPolicy
 from localspec.engine.speculative import Loop
 from localspec.errors import EngineError
 from tests.kit.clock import FakeClock

@@ -1,0 +1,90 @@
+"""What a policy is to the loop, what it learns from a round, and the policy that never adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History
+from localspec.engine.events import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One finished round, as the policy sees it."""
+
+    method: str
+    confidences: tuple[float, ...]
+    """The drafter's estimate of each drafted token; empty for a plain round."""
+    tested: int
+    accepted: int
+    committed: tuple[int, ...]
+    """Token ids the round added."""
+    rows: int
+    n_past: int
+    """Target cells before the round's decode."""
+    draft_s: float
+    catchup_s: float
+    catchup_rows: int
+    verify_s: float
+    other_s: float
+    complete: bool = True
+    """False when the reply ended inside the round: its acceptance was cut off."""
+
+
+class Policy(Protocol):
+    """Makes the round's draft and learns from its outcome."""
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        """At most `limit` tokens from one of `drafters`; (`off`, None) is a plain round."""
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        """Learn from a round; returns what the user should know."""
+
+    def speedup(self) -> float | None:
+        """Measured speculative rate / measured plain rate at this context, or None."""
+
+    @property
+    def paused(self) -> bool: ...
+
+
+class FixedPolicy:
+    """Always `k` tokens from the first drafter that has a proposal; never pauses."""
+
+    paused = False
+
+    def __init__(self, k: int, p_min: float = 0.0) -> None:
+        self._k = k
+        self._p_min = p_min
+
+    def _more(self, position: int, confidence: float) -> bool:
+        return confidence >= self._p_min
+
+    def draft(
+        self,
+        drafters: Sequence[Drafter],
+        history: History,
+        limit: int,
+        n_past: int,
+        sampling: DraftSampling | None,
+    ) -> tuple[str, Draft | None]:
+        k = min(self._k, limit)
+        for drafter in drafters if k > 0 else ():
+            draft = drafter.propose(history, k, self._more, sampling if drafter.samples else None)
+            if len(draft):
+                return drafter.name, draft
+        return "off", None
+
+    def observe(self, outcome: Outcome) -> list[Notice]:
+        return []
+
+    def speedup(self) -> float | None:
+        return None
