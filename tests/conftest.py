@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator
@@ -40,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background by a script: without this every child would ignore Ctrl+C, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Libraries read these at import, so a fixture would come too late.
     for name in list(os.environ):
         if name.startswith(FOREIGN) or name.lower() in PROXIES or name in ("NO_COLOR", "FORCE_COLOR"):
