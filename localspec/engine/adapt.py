@@ -23,8 +23,8 @@ PLAIN_BURST = 9
 """One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""
 PLAIN_INTERVAL = 500
 """Tokens between plain samples per unit of gain, so that they cost below 2 % whatever the gain is."""
-PROBE_SHARE = 0.02
-"""Most of the paused decode time that probes may spend."""
+PROBE_SHARE = 0.01
+"""Share of the paused decode time that probes plan to spend; what they really cost stays below twice that."""
 SURE = 0.8
 """Chance of acceptance from which a declined free draft is worth a look at its price."""
 MIN_PLAIN_TOKENS = 32
