@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.engine.drafters.base import common_prefix
 from localspec.engine.settings import Message
-from localspec.engine.text.reuse import common_prefix
 from localspec.engine.text.template import CHATML, ChatTemplate, Prompt
 from tests.kit.text_vocabulary import CHATML_CONTROLS, FakeVocabulary
 from tests.test_text_template import LLAMA2, QWEN

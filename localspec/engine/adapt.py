@@ -24,7 +24,7 @@ PLAIN_BURST = 9
 PLAIN_INTERVAL = 500
 """Tokens between plain samples per unit of gain, so that they cost below 2 % whatever the gain is."""
 PROBE_SHARE = 0.01
-"""Share of the paused decode time that probes plan to spend; what they really cost stays below twice that."""
+"""Share of the paused decode time that probes plan to spend, half of what they may really cost."""
 SURE = 0.8
 """Chance of acceptance from which a declined free draft is worth a look at its price."""
 MIN_PLAIN_TOKENS = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -153,8 +153,8 @@ class DraftContextFull(Exception):
     """The drafter's own context cannot hold the history."""
 
 
-def common_prefix(a: Ids, b: Ids) -> int:
+def common_prefix(a: Sequence[int] | Ids, b: Sequence[int] | Ids) -> int:
     """Length of the longest common prefix of two id sequences."""
     n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
+    different = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
     return int(different[0]) if len(different) else n

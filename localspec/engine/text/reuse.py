@@ -12,12 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from localspec.engine.text.encode import MARK, Encoder, common_start
-
-Ids = Sequence[int] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +24,6 @@ class Segment:
     ids: tuple[int, ...]
     generated: bool = False
     """The model chose these ids."""
-
-
-def common_prefix(a: Ids, b: Ids) -> int:
-    """Length of the longest common prefix of two id sequences."""
-    n = min(len(a), len(b))
-    left, right = np.asarray(a[:n], np.int32), np.asarray(b[:n], np.int32)
-    differs = left != right
-    return int(differs.argmax()) if differs.any() else n
 
 
 def reply_segments(encoder: Encoder, ids: Sequence[int], end_ids: frozenset[int]) -> tuple[Segment, ...]:
