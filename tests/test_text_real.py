@@ -11,9 +11,9 @@ import pytest
 
 from localspec.engine.backend.library import library
 from localspec.engine.backend.model import ModelSettings, ModelVocabulary, load_model
+from localspec.engine.drafters.base import common_prefix
 from localspec.engine.settings import Message
 from localspec.engine.text.json_schema import schema_to_grammar
-from localspec.engine.text.reuse import common_prefix
 from localspec.engine.text.stream import TextStream
 from localspec.engine.text.template import ChatTemplate
 from localspec.pairs import resolve
