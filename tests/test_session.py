@@ -14,6 +14,7 @@ import pytest
 from localspec.engine.drafters.base import common_prefix
 from localspec.engine.events import Done, Event, Loading, Notice, Prefill, Round, Text, Token
 from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings, SpeculationSettings
+from localspec.engine.stats import Stats
 from localspec.errors import EngineError, LocalspecError, ModelFileError, PromptTooLongError, UsageError
 from localspec.interfaces import Companion, PairFiles
 from localspec.session import Session, open_session
@@ -64,6 +65,15 @@ def ids_of(events: list[Event]) -> list[int]:
 def done(events: list[Event]) -> Done:
     assert isinstance(events[-1], Done)
     return events[-1]
+
+
+def counted(events: list[Event]) -> float | None:
+    """Tokens per round as one who reads the stream counts them."""
+    stats = Stats()
+    for event in events:
+        if isinstance(event, Round):
+            stats.observe(event)
+    return stats.summary().tokens_per_round
 
 
 def test_the_events_of_a_reply_come_in_order(session: Session) -> None:
@@ -191,15 +201,19 @@ def test_stop_strings_end_the_reply_and_the_counters(session: Session) -> None:
 def test_end_of_generation_ends_the_reply() -> None:
     """Known faults 34, 46: after each accepted token, and no control text is shown."""
     each = opened("syn-raw", Companion("draft", syn("syn-raw")))
+    reasons = set()
     for seed in range(12):
         sampling = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
         asked = Request(prompt="abc", sampling=sampling, max_tokens=200,
                         speculation=SpeculationSettings(method="draft", k=6))  # fmt: skip
         plain = Request(prompt="abc", sampling=sampling, max_tokens=200, speculation=OFF)
         events = events_of(each, asked)
+        assert counted(events) == done(events).summary.tokens_per_round
         assert text_of(events) == text_of(events_of(each, plain))
         assert "<|" not in text_of(events)
-        assert done(events).reason in ("stop", "length", "context")
+        reasons.add(done(events).reason)
+        assert (done(events).reason == "stop") == done(events).summary.ended
+    assert reasons == {"stop", "length"}
     each.close()
 
 

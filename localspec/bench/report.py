@@ -7,6 +7,7 @@ from typing import Any
 
 from localspec.bench.chart import Bar, bar_chart
 from localspec.bench.race import Lane, Result
+from localspec.engine.stats import tokens_per_round
 from localspec.interfaces import SessionInfo
 from localspec.measuring import Spread
 from localspec.output import table
@@ -40,7 +41,6 @@ def _method(lane: Lane, plain: Lane) -> dict[str, Any]:
     speedup = lane.speedup(plain)
     counts = [answer.summary for answer in lane.answers if answer.summary is not None]
     tokens = sum(answer.tokens for answer in lane.answers)
-    rounds = sum(c.rounds for c in counts)
     ours = bool(counts)
     return {
         "method": lane.contestant.name,
@@ -51,7 +51,7 @@ def _method(lane: Lane, plain: Lane) -> dict[str, Any]:
         "drafted": sum(c.drafted for c in counts) if ours else None,
         "tested": sum(c.tested for c in counts) if ours else None,
         "accepted": sum(c.accepted for c in counts) if ours else None,
-        "tokens_per_round": tokens / rounds if rounds else None,
+        "tokens_per_round": tokens_per_round(counts),
         "paused_share": sum(a.paused_tokens for a in lane.answers) / tokens if ours and tokens else None,
     }
 

@@ -92,6 +92,17 @@ class Round:
     """Seconds of the round that were neither drafting nor the target's decode."""
     committed: int = 0
     """Tokens this round added to the reply."""
+    ended: bool = False
+    """The target ended the reply in this round, with a token that is none of the reply."""
+
+    @property
+    def wall_s(self) -> float:
+        return self.draft_s + self.verify_s + self.other_s
+
+    @property
+    def gave(self) -> int:
+        """Tokens the target gave for the round's price, the one that ended the reply included."""
+        return self.committed + self.ended
 
 
 @dataclass(frozen=True, slots=True)

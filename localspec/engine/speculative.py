@@ -317,7 +317,6 @@ class Loop:
     def _ends(self, token: Token | int, state: _RoundState) -> DoneReason | None:
         """The ordered end rules of one committed token: end of generation, stop string, length."""
         if isinstance(token, int):
-            self.stats.ended = True
             return "stop"
         if self._control.stop_reason is not None:
             return self._control.stop_reason
@@ -337,17 +336,14 @@ class Loop:
         wall = self._clock.busy() - state.started
         other_s = max(0.0, wall - draft_s - state.verify_s)
         tokens = [id for id in state.committed if id not in self._options.eog]
-        if state.committed:
-            self.stats.observe_round(
-                state.method, drafted, state.tested, state.accepted, state.rows, len(tokens),
-                draft_s, state.verify_s, other_s,
-            )  # fmt: skip
-            self._notices += self._learn(state, draft, draft_s, other_s, complete)
-            self._notices += self._alarm(state, history)
         event = Round(
             state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
-            draft_s, state.verify_s, other_s, len(tokens),
+            draft_s, state.verify_s, other_s, len(tokens), len(tokens) < len(state.committed),
         )  # fmt: skip
+        if state.committed:
+            self.stats.observe(event)
+            self._notices += self._learn(state, draft, draft_s, other_s, complete)
+            self._notices += self._alarm(state, history)
         return event
 
     def _learn(

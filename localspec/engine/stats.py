@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.engine.events import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Summary:
 
     @property
     def tokens_per_round(self) -> float | None:
-        return (self.completion_tokens + self.ended) / self.rounds if self.rounds else None
+        return tokens_per_round([self])
 
     @property
     def decode_tps(self) -> float | None:
@@ -69,9 +74,15 @@ class Summary:
         return self.draft_s / self.decode_s if self.decode_s > 0 else None
 
 
+def tokens_per_round(summaries: Sequence[Summary]) -> float | None:
+    """Tokens that the target gave per round over these replies; what ended a reply cost a round, too."""
+    rounds = sum(summary.rounds for summary in summaries)
+    return sum(s.completion_tokens + s.ended for s in summaries) / rounds if rounds else None
+
+
 @dataclass(slots=True)
 class Stats:
-    """Running counts of one reply. Faces read `summary()`; the loop calls the `observe_*` methods."""
+    """Running counts of one reply. Faces read `summary()`; whoever reads the events calls `observe`."""
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
@@ -95,31 +106,28 @@ class Stats:
     accepted_lengths: list[int] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
 
-    def observe_round(
-        self, method: str, drafted: int, tested: int, accepted: int, rows: int, committed: int,
-        draft_s: float, verify_s: float, other_s: float,
-    ) -> None:  # fmt: skip
-        """Count one round; `committed` are the tokens it added to the reply."""
-        wall = draft_s + verify_s + other_s
+    def observe(self, r: Round) -> None:
+        """Count one round."""
         self.rounds += 1
-        self.completion_tokens += committed
-        self.drafted += drafted
-        self.tested += tested
-        self.accepted += accepted
-        self.rows += rows
-        self.decode_s += wall
-        self.draft_s += draft_s
-        self.verify_s += verify_s
-        if not drafted:
-            self.plain_tokens += committed
-            self.plain_s += wall
+        self.completion_tokens += r.committed
+        self.drafted += r.drafted
+        self.tested += r.tested
+        self.accepted += r.accepted
+        self.rows += r.rows
+        self.decode_s += r.wall_s
+        self.draft_s += r.draft_s
+        self.verify_s += r.verify_s
+        self.ended = self.ended or r.ended
+        if not r.drafted:
+            self.plain_tokens += r.committed
+            self.plain_s += r.wall_s
             return
-        if method not in self.methods:
-            self.methods.append(method)
-        add_at_each(self.tested_at, tested)
-        add_at_each(self.accepted_at, accepted)
-        _grow(self.accepted_lengths, accepted + 1)
-        self.accepted_lengths[accepted] += 1
+        if r.method not in self.methods:
+            self.methods.append(r.method)
+        add_at_each(self.tested_at, r.tested)
+        add_at_each(self.accepted_at, r.accepted)
+        _grow(self.accepted_lengths, r.accepted + 1)
+        self.accepted_lengths[r.accepted] += 1
 
     def summary(self, speedup: float | None = None) -> Summary:
         """The counts so far, frozen."""

@@ -83,27 +83,16 @@ class Live:
     def _observe_round(self, r: Round) -> None:
         self.n_past = r.n_past
         for stats in (self.stats, self.total):
-            stats.observe_round(
-                r.method,
-                r.drafted,
-                r.tested,
-                r.accepted,
-                r.rows,
-                r.committed,
-                r.draft_s,
-                r.verify_s,
-                r.other_s,
-            )
+            stats.observe(r)
         self.speed.observe(r)
-        seconds = r.draft_s + r.verify_s + r.other_s
-        self._recent.append((r.committed, seconds))
-        self._recent_s += seconds
+        self._recent.append((r.committed, r.wall_s))
+        self._recent_s += r.wall_s
         while len(self._recent) > 1 and self._recent_s - self._recent[0][1] > RECENT_S:
             self._recent_s -= self._recent.popleft()[1]
         now = int(self.clock())
         second = self.curve.setdefault(now, Second())
         second.tokens += r.committed
-        second.seconds += seconds
+        second.seconds += r.wall_s
         second.tested += r.tested
         second.accepted += r.accepted
         for old in [at for at in self.curve if at < now - HISTORY_S]:

@@ -200,11 +200,8 @@ class WorkerReply:
                 self._stats.prompt_tokens, self._stats.reused_tokens = event.total, event.reused
             case Token():
                 self._tokens += 1
-            case Round() as r:
-                self._stats.observe_round(
-                    r.method, r.drafted, r.tested, r.accepted, r.rows, r.committed,
-                    r.draft_s, r.verify_s, r.other_s,
-                )  # fmt: skip
+            case Round():
+                self._stats.observe(event)
             case Done():
                 self._finish()
 

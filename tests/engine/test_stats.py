@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.stats import Stats
+from localspec.engine.events import Round
+from localspec.engine.stats import Stats, tokens_per_round
 
 
 def observed(*rounds: tuple[int, int, int]) -> Stats:
@@ -13,7 +14,8 @@ def observed(*rounds: tuple[int, int, int]) -> Stats:
     stats = Stats()
     for drafted, tested, accepted in rounds:
         method = "draft" if drafted else "off"
-        stats.observe_round(method, drafted, tested, accepted, drafted + 1, accepted + 1, 1e-3, 2e-3, 3e-3)
+        rows = drafted + 1
+        stats.observe(Round(method, drafted, tested, accepted, rows, 0, 1e-3, 2e-3, 3e-3, accepted + 1))
     return stats
 
 
@@ -30,6 +32,16 @@ def test_both_denominators_curve_and_histogram_of_a_known_pattern() -> None:
     assert (summary.plain_tokens, summary.methods) == (1, ("draft",))
     assert summary.draft_share == summary.draft_s / summary.decode_s
     assert abs(summary.decode_s - 4 * 6e-3) < 1e-12 and abs(summary.plain_s - 6e-3) < 1e-12
+
+
+def test_the_token_that_ends_a_reply_was_given_by_a_round_but_is_none_of_the_reply() -> None:
+    stats = observed((3, 3, 3))
+    stats.observe(Round("off", 0, 0, 0, 1, 0, 0.0, 1e-3, 0.0, 0, ended=True))
+    ended, cut = stats.summary(), observed((0, 0, 0), (2, 1, 0)).summary()
+    assert (ended.completion_tokens, ended.rounds, ended.tokens_per_round) == (4, 2, 5 / 2)
+    assert (cut.completion_tokens, cut.rounds, cut.tokens_per_round) == (2, 2, 1.0)
+    assert tokens_per_round([ended, cut]) == 7 / 4
+    assert tokens_per_round([]) is None
 
 
 def test_nothing_is_made_up_where_nothing_was_measured() -> None:
