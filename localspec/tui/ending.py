@@ -26,6 +26,8 @@ def note_of(done: Done, speedup: SpeedUp | None) -> str:
         parts.append(f"{summary.decode_tps:.1f} tok/s")
     if speedup is not None and summary.drafted:
         parts.append(f"{speedup_text(speedup)} plain")
+    if summary.paused_at_token is not None:
+        parts.append(f"paused after {summary.paused_at_token}")
     if summary.accept_per_tested is not None:
         parts.append(f"{percent(summary.accept_per_tested)} of {summary.tested} tested drafts")
     if summary.first_token_s is not None:

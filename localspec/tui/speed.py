@@ -22,7 +22,7 @@ KEEP = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round: tokens it gave, seconds it took, where in the context and when."""
+    """One round: tokens the target gave, seconds it took, where in the context and when."""
 
     tokens: int
     seconds: float
@@ -36,6 +36,7 @@ class SpeedUp:
 
     ratio: float
     plain_tps: float
+    speculative_tps: float
     age_s: float
     """Seconds since the newest plain round in it."""
 
@@ -79,10 +80,11 @@ class SpeedModel:
         plain_tps, speculative_tps = _rate(plain), _rate(speculative)
         if not plain_tps or not speculative_tps:
             return None
-        return SpeedUp(speculative_tps / plain_tps, plain_tps, self._clock() - max(s.at for s in plain))
+        age_s = self._clock() - max(s.at for s in plain)
+        return SpeedUp(speculative_tps / plain_tps, plain_tps, speculative_tps, age_s)
 
     def _sample(self, event: Round, seconds: float) -> Sample:
-        return Sample(event.committed, seconds, event.n_past, self._clock())
+        return Sample(event.gave, seconds, event.n_past, self._clock())
 
     def _end_run(self) -> None:
         # Rounds of a short gap between drafts are the price of a drafter that found nothing.

@@ -32,6 +32,11 @@ class SpecState:
             return "spec –"
         return f"spec {self.state}" + (f": {self.reason}" if self.reason else "")
 
+    @property
+    def plain(self) -> bool:
+        """What is written now is plain decoding: a speed-up would not be that of the rate beside it."""
+        return self.state in ("paused", "off")
+
     def noticed(self, notice: Notice) -> SpecState:
         """The state after a notice of the engine; alarms and remarks change nothing."""
         match notice.kind:
@@ -92,7 +97,7 @@ def _joined(status: Status, dropped: set[str]) -> str:
         "target": status.target and f"{status.target}{draft}",
         "context": context and f"ctx {tokens_text(context[0])}/{tokens_text(context[1])}",
         "tps": "– tok/s" if status.tps is None else f"{status.tps:.1f} tok/s",
-        "speedup": f"{speedup_text(status.speedup)} plain",
+        "speedup": not status.spec.plain and f"{speedup_text(status.speedup)} plain",
         "acceptance": status.acceptance is not None and f"acc {percent(status.acceptance)} tested",
         "memory": status.memory and _memory(*status.memory),
         "spec": str(status.spec),

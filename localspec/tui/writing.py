@@ -102,7 +102,7 @@ class ReplyWriter:
         if reply is None:
             return
         reply.ending = done.reason
-        reply.note = note_of(done, screen.live.speedup())
+        reply.note = note_of(done, None if screen.spec.plain else screen.live.speedup())
         if reply.transcript.pieces:
             screen.conversation.save_reply()
             await screen.view.finish(reply)

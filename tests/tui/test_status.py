@@ -26,7 +26,7 @@ from tests.kit.scripted import INFO
 GIB = 1 << 30
 FULL = Status(
     spec=SpecState("on"), target="target", draft="draft", context=(3100, 8192), tps=41.24,
-    speedup=SpeedUp(2.13, 19.4, 1.0), acceptance=0.68, memory=("VRAM", int(17.3 * GIB), 24 * GIB),
+    speedup=SpeedUp(2.13, 19.4, 41.3, 1.0), acceptance=0.68, memory=("VRAM", int(17.3 * GIB), 24 * GIB),
 )  # fmt: skip
 
 
@@ -49,6 +49,16 @@ def test_parts_are_dropped_in_order() -> None:
     ]
 
 
+@pytest.mark.parametrize("state", ["paused", "off"])
+def test_a_plain_rate_has_no_speed_up_beside_it(state: str) -> None:
+    """It is that of the drafts, so the rate of the target alone would look like the slower one."""
+    status = replace(FULL, spec=SpecState(state, "slower than plain here (0.93×)"), speedup=FULL.speedup)
+    assert status_line(status, 130) == (
+        "target + draft · ctx 3.1k/8k · 41.2 tok/s · acc 68 % tested · VRAM 17.3/24 GiB · "
+        f"spec {state}: slower than plain here (0.93×)"
+    )
+
+
 @given(
     st.integers(25, 200), st.text(max_size=60), st.text(max_size=80),
     st.sampled_from(["on", "paused", "off"]), st.one_of(st.none(), st.floats(0, 1e5)), st.text(max_size=30),
@@ -67,10 +77,10 @@ def test_it_always_fits_and_always_says_rate_and_state(
     ("speedup", "text"),
     [
         (None, "–"),
-        (SpeedUp(2.13, 10, 3.0), "2.1×"),
-        (SpeedUp(0.934, 10, 3.0), "0.93×"),
-        (SpeedUp(2.0, 10, 40.0), "2.0× (40 s old)"),
-        (SpeedUp(2.0, 10, 200.0), "2.0× (3 min old)"),
+        (SpeedUp(2.13, 10, 20, 3.0), "2.1×"),
+        (SpeedUp(0.934, 10, 20, 3.0), "0.93×"),
+        (SpeedUp(2.0, 10, 20, 40.0), "2.0× (40 s old)"),
+        (SpeedUp(2.0, 10, 20, 200.0), "2.0× (3 min old)"),
     ],
 )
 def test_a_speed_up_says_when_it_is_old_and_nothing_when_unknown(speedup: SpeedUp | None, text: str) -> None:

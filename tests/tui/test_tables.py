@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from localspec.tui.memory import device_uses
 from localspec.tui.pacing import BASE_S, LONGEST_S, Pacer
 from localspec.tui.speed import SpeedUp
 from localspec.tui.widgets.bars import MemoryPart, bar, curve, histogram, memory_bar
+from localspec.tui.widgets.statistics import count_lines
 from tests.kit.scripted import summary
 from tests.tui.kit import GIB, RICH_INFO, Clock
 
@@ -159,6 +161,15 @@ class TestLive:
             live.observe(Round("draft", 2, 2, 2, 3, 10, 0.0, 0.5, 0.0, 3))
         assert (live.stats.accepted, live.total.accepted) == (2, 4)
 
+    def test_the_round_that_ends_a_reply_gave_a_token_too(self) -> None:
+        """Screen, report and benchmark divide in one place."""
+        live = Live(Clock())
+        live.begin_reply()
+        live.observe(Round("draft", 2, 2, 2, 3, 10, 0.0, 0.5, 0.0, 3))
+        live.observe(Round("off", 0, 0, 0, 1, 11, 0.0, 0.5, 0.0, 0, ended=True))
+        assert "per round 2.00 tokens" in count_lines(live)
+        assert live.stats.summary().tokens_per_round == 2.0
+
 
 class TestPacer:
     def test_flushes_come_ten_times_a_second_and_less_often_when_they_cost_more(self) -> None:
@@ -213,13 +224,17 @@ class TestBars:
 class TestEnding:
     def test_a_note_has_every_number_with_its_denominator(self) -> None:
         done = Done("length", summary(100, drafted=90, accepted=60, rounds=40))
-        assert note_of(done, SpeedUp(2.1, 20.0, 0.0)) == (
+        assert note_of(done, SpeedUp(2.1, 20.0, 42.0, 0.0)) == (
             "cut at max_tokens, /continue goes on · 100 tokens · 250.0 tok/s · 2.1× plain · "
             "67 % of 90 tested drafts · 0.1 s to the first token"
         )
 
+    def test_a_pause_is_noted(self) -> None:
+        done = Done("stop", replace(summary(100), paused_at_token=64))
+        assert " · paused after 64 · " in note_of(done, None)
+
     def test_a_reply_without_drafts_claims_no_speed_up(self) -> None:
-        assert "plain" not in note_of(Done("stop", summary(10)), SpeedUp(2.1, 20.0, 0.0))
+        assert "plain" not in note_of(Done("stop", summary(10)), SpeedUp(2.1, 20.0, 42.0, 0.0))
         assert note_of(Done("error", summary(0), "it broke"), None).startswith("it broke · 0 tokens")
 
 

@@ -67,10 +67,12 @@ def count_lines(live: Live) -> list[str]:
     stats, total = live.stats, live.total
     rejected, unused = stats.tested - stats.accepted, stats.drafted - stats.tested
     speedup = live.speedup()
+    per_round = stats.summary().tokens_per_round
     lines = [
         f"decode    {_number(live.tps, 'tok/s')}",
+        f"  plain   {_number(speedup.plain_tps if speedup else None, 'tok/s')}",
+        f"  spec    {_number(speedup.speculative_tps if speedup else None, 'tok/s')}",
         f"speed-up  {speedup_text(speedup)} plain",
-        f"plain     {_number(speedup.plain_tps if speedup else None, 'tok/s')}",
         f"prefill   {_number(live.summary.prefill_tps if live.summary else None, 'tok/s')}",
         f"1st token {_number(live.first_token_s, 's')}",
         f"drafted   {stats.drafted}",
@@ -79,7 +81,7 @@ def count_lines(live: Live) -> list[str]:
         f"untested  {unused}",
         f"of tested {_share(stats.accepted, stats.tested)}",
         f"of drafts {_share(stats.accepted, stats.drafted)}",
-        f"per round {_ratio(stats.completion_tokens, stats.rounds)} tokens",
+        f"per round {'–' if per_round is None else f'{per_round:.2f}'} tokens",
         f"drafting  {_share(stats.draft_s, stats.decode_s)} of time",
         f"session   {total.completion_tokens} tokens",
         f"          {_share(total.accepted, total.tested)} of tested",
@@ -113,10 +115,6 @@ def _memory_lines(use: DeviceUse, width: int) -> list[Content]:
 
 def _number(value: float | None, unit: str) -> str:
     return f"– {unit}" if value is None else f"{value:.1f} {unit}"
-
-
-def _ratio(above: float, below: float) -> str:
-    return f"{above / below:.2f}" if below else "–"
 
 
 def _share(above: float, below: float) -> str:
