@@ -81,8 +81,8 @@ def plan_pair(
 
     Args:
         online: read headers of files that are not here from the hub; what prevents it is a note in the plan.
-        dry_run: ask llama.cpp itself, in a child process, what it would allocate for a target on this disk
-            that needs no second file; the formula's figures stay elsewhere, and for a simulated card.
+        dry_run: ask llama.cpp itself, in a child process, what it would allocate for files on this disk; the
+            formula's figures stay for others, and for a simulated card.
 
     Raises:
         UsageError: no such budget.
@@ -96,8 +96,7 @@ def plan_pair(
     known = {model.name: read.known(model) for model in pair.files}
     plan = _joined(pair, known, question, look, measurements, detail=True)
     real = plan.source == "header" and plan.state == "installed" and plan.compared_with in ("CPU", "GPU")
-    # Drafts' contexts read weights of their target when they are made, which a dry run does not have.
-    if dry_run and real and len(pair.files) == 1:
+    if dry_run and real:
         plan = _with_dry_run(plan, pair_files(pair, look.models_dir), question.load, read.notes)
     return replace(plan, verdict=read.verdict(pair), notes=tuple(read.notes))
 

@@ -127,7 +127,8 @@ def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tupl
     model = load_weights(companion.path, "draft", _placement(pair), notify, pair.cancel)
     context, close = _draft_context(pair, model, batch=pair.settings.n_batch)
     cache = context.sequence()
-    _warm_up(cache)
+    if not pair.dry:
+        _warm_up(cache)
     return ModelDrafter(cache, pair.model.n_vocab, masked, close), model.name
 
 

@@ -58,6 +58,8 @@ class LoadedPair:
     drafters: dict[str, Drafter] = field(default_factory=dict)
     draft_names: list[str] = field(default_factory=list)
     draft_contexts: list[Context] = field(default_factory=list)
+    draft_host_bytes: int = 0
+    """Weights of drafters that are computed outside llama.cpp."""
     refused: list[str] = field(default_factory=list)
     """Why a companion does not draft, one sentence each."""
     verify: VerifyCosts = field(default_factory=VerifyCosts)

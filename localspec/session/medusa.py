@@ -104,6 +104,7 @@ def load_medusa(pair: LoadedPair, path: Path) -> tuple[MedusaDrafter, str]:
             each.close()
 
     pair.draft_contexts.extend(each._context for each in unembeddings)
+    pair.draft_host_bytes += sum(head.size_bytes for head in heads)
     drafter = MedusaDrafter(heads, list(unembeddings), PostNorm(pair.context), pair.model.n_vocab, close)
     return drafter, path.stem
 
@@ -165,6 +166,7 @@ def _on_engine(pair: LoadedPair, matrix: Any, rows: int) -> EngineUnembedding:
             gpu_layers=-1 if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
             mmap=False,
             device=settings.draft_device,
+            no_alloc=pair.dry,
         )
         model = load_model(path, placement, cancel=pair.cancel)
     batch = max(rows, 1)

@@ -21,6 +21,8 @@ def memory_items(pair: LoadedPair) -> tuple[MemoryItem, ...]:
         # llama.cpp lists weights under every context of a model; MTP layers inside the target are its own.
         shared = context.model is pair.model
         items += [item for item in _items("draft", context) if not (shared and item.term == "draft weights")]
+    if items and pair.draft_host_bytes:
+        items.append(MemoryItem("draft weights", "CPU", pair.draft_host_bytes))
     return tuple(items)
 
 

@@ -142,8 +142,12 @@ def memory_breakdown(context: Context) -> tuple[BufferUse, ...] | None:
         return None  # another C++ library lays the map out differently
     try:
         function = native("_Z26llama_get_memory_breakdownPK13llama_context", _BreakdownMap, ctypes.c_void_p)
+        reserve = native("_ZN13llama_context13sched_reserveEv", None, ctypes.c_void_p)
     except AttributeError:
         return None
+    # What was switched on since the last decode (layers a drafter reads) takes its space at the next one,
+    # and a dry run has none. Nothing happens where nothing changed.
+    reserve(context.handle)
     words = function(context.handle).words
     count, node = int(words[5]), int(words[3])
     uses = []

@@ -31,6 +31,11 @@ class Head:
         self._blocks = blocks
         self.unembedding = unembedding
 
+    @property
+    def size_bytes(self) -> int:
+        """What the residual blocks take in memory."""
+        return sum(weight.nbytes + bias.nbytes for weight, bias in self._blocks)
+
     def transform(self, x: Floats) -> Floats:
         """`[width]` → `[width]`."""
         for weight, bias in self._blocks:
