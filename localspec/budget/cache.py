@@ -5,7 +5,7 @@ from __future__ import annotations
 from localspec.budget.placement import Placement
 from localspec.budget.replay import HOST
 from localspec.budget.shape import CURRENT, Build, ContextShape, row_bytes
-from localspec.header.architecture import SNAPSHOTS
+from localspec.header.architecture import ASSISTANT, SNAPSHOTS
 from localspec.header.facts import ModelFacts
 
 F32 = 4
@@ -53,4 +53,5 @@ def output_bytes(
     rows = max(shape.n_outputs, shape.n_seq)
     size = F32 * facts.n_vocab * rows + F32 * facts.n_embd * shape.n_batch * taps
     size += F32 * facts.n_embd * rows if hidden else 0
-    return size + (F32 * facts.n_embd * shape.n_batch if nextn else 0)
+    width = facts.target_hidden if facts.architecture == ASSISTANT else facts.n_embd
+    return size + (F32 * width * shape.n_batch if nextn else 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from localspec.budget.assistant import reserve_assistant
 from localspec.budget.builder import OFFLOAD_ROWS
 from localspec.budget.cache import kv_bytes, output_bytes, state_bytes
 from localspec.budget.graph import reserve
@@ -19,9 +20,10 @@ from localspec.header.facts import ModelFacts
 
 CELLS = 256
 _STEPS = 4
-Graph = Literal["model", "mtp", "eagle3", "dflash"]
+Graph = Literal["model", "mtp", "assistant", "eagle3", "dflash"]
 _HEADS: dict[str, Callable[..., Reserved]] = {
     "mtp": reserve_mtp,
+    "assistant": reserve_assistant,
     "eagle3": reserve_eagle3,
     "dflash": reserve_dflash,
 }
@@ -98,7 +100,7 @@ def footprint(
     """Memory of a model's context.
 
     Args:
-        graph: which graph the context reserves: `mtp` is a nextn context.
+        graph: which graph the context reserves; `mtp` is a nextn context.
         with_nextn: nextn blocks are loaded with the weights.
         taps: blocks whose inputs are kept for a drafter.
         nextn: hidden states of all rows are kept for a drafter.

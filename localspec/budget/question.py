@@ -17,7 +17,7 @@ from localspec.budget.device import Device
 from localspec.budget.layout import ALL, place
 from localspec.budget.medusa import medusa_footprint
 from localspec.budget.shape import ContextShape
-from localspec.header.architecture import LAYER_INPUTS
+from localspec.header.architecture import ASSISTANT, LAYER_INPUTS
 from localspec.header.facts import ModelFacts
 
 PlanDraftKind = Literal["draft", "mtp", "eagle3", "dflash", "medusa"]
@@ -137,6 +137,7 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
     if draft.kind == "medusa":
         return medusa_footprint(facts, pair.target, layers, alignments=pair.alignments, detail=detail)
     least = settings.k_max + 2
+    assistant = facts.architecture == ASSISTANT
     head = draft.kind in ("mtp", "eagle3", "dflash")
     batch = max(settings.n_batch, least)
     if draft.kind == "mtp":
@@ -151,14 +152,17 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
         n_seq=settings.n_seq,
         unified=settings.unified,
         flash=settings.flash,
-        kv=settings.draft_kv,
+        kv=settings.kv if assistant else settings.draft_kv,
         swa_full=settings.swa_full,
+        read_ubatch=max(settings.n_ubatch, least) if assistant else 0,
     )
     shares = (1.0,) + (0.0,) * (len(pair.gpus) - 1) if pair.gpus else ()
     placement = place(facts, layers, n_devices=len(pair.gpus), shares=shares)
     graphs: dict[str, Graph] = {"mtp": "mtp", "eagle3": "eagle3", "dflash": "dflash"}
     graph = graphs.get(draft.kind, "model")
-    if graph == "mtp" and facts.n_nextn == 0:
+    if assistant:
+        graph = "assistant"
+    elif graph == "mtp" and facts.n_nextn == 0:
         graph = "model"
     return _cached(
         facts,

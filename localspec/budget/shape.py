@@ -70,6 +70,8 @@ class ContextShape:
     type_v: str
     swa_full: bool
     offload_kv: bool = True
+    read_ubatch: int = 0
+    """Micro-batch of the context whose cache this one reads; 0 = it has its own."""
 
     @classmethod
     def of(
@@ -86,6 +88,7 @@ class ContextShape:
         kv: tuple[str, str] = ("f16", "f16"),
         swa_full: bool = True,
         offload_kv: bool = True,
+        read_ubatch: int = 0,
     ) -> ContextShape:
         """Settle requested numbers as `llama_context::llama_context` does.
 
@@ -113,6 +116,7 @@ class ContextShape:
             type_v=kv[1],
             swa_full=swa_full,
             offload_kv=offload_kv,
+            read_ubatch=read_ubatch,
         )
 
     @property
@@ -128,5 +132,5 @@ class ContextShape:
         """Cells per stream of a global or windowed cache (`llama_kv_cache_iswa`)."""
         if not windowed or self.swa_full:
             return self.n_ctx_seq
-        wanted = window * (self.n_seq if self.unified else 1) + self.n_ubatch
+        wanted = window * (self.n_seq if self.unified else 1) + (self.read_ubatch or self.n_ubatch)
         return pad(min(self.n_ctx_seq, wanted))

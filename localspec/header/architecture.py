@@ -6,6 +6,9 @@ Window patterns, shared caches and recurrent blocks follow llama.cpp 0c1e57098 (
 
 from __future__ import annotations
 
+ASSISTANT = "gemma4-assistant"
+"""MTP blocks in a file of their own that read the target's cache: nothing but nextn blocks."""
+
 WINDOW_PERIOD = {
     "afmoe": (4, False), "cohere2": (4, False), "cohere2moe": (4, True), "exaone-moe": (4, False),
     "exaone4": (4, False), "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False),
@@ -15,7 +18,7 @@ WINDOW_PERIOD = {
 """architecture -> (every n-th block is global, the period starts with it); the header can override n."""
 
 WINDOW_LISTED = frozenset({
-    "dflash", "dots3note", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2", "spark2_5",
+    "dflash", "dots3note", "gemma4", ASSISTANT, "granite_swa", "maple", "mimo2", "spark2_5",
     "step35",
 })  # fmt: skip
 """Architectures whose header must list windowed blocks one by one."""
@@ -120,7 +123,7 @@ def first_shared_block(architecture: str, n_blocks: int, shared: int) -> int:
         return min(20, n_blocks)
     if architecture == "gemma4":
         return n_blocks - min(shared, n_blocks)
-    return 0 if architecture == "gemma4-assistant" else n_blocks
+    return 0 if architecture == ASSISTANT else n_blocks
 
 
 def guess_tied(architecture: str, n_embd: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from localspec.header.architecture import ASSISTANT
 from localspec.header.catalogue_facts import with_estimated_bytes
 from localspec.header.facts import Layer, ModelFacts
 
@@ -26,7 +27,7 @@ def head_facts(head: ModelFacts, target: ModelFacts, kind: HeadKind) -> ModelFac
     if not head.unknown or "size" in head.unknown or target.unknown:
         return head
     sample = next((layer for layer in target.layers if layer.kind == "attention"), target.layers[0])
-    assistant = head.architecture == "gemma4-assistant" or (kind == "mtp" and target.architecture == "gemma4")
+    assistant = head.architecture == ASSISTANT or (kind == "mtp" and target.architecture == "gemma4")
     block = Layer(
         kind="attention",
         n_head=sample.n_head,
@@ -43,7 +44,7 @@ def head_facts(head: ModelFacts, target: ModelFacts, kind: HeadKind) -> ModelFac
     empty = tuple(replace(one, weight_bytes=0, expert_bytes=0, expert_tensor_bytes=0) for one in blocks)
     filled = replace(
         head,
-        architecture=target.architecture if nextn else head.architecture,
+        architecture=target.architecture if nextn else ASSISTANT if assistant else head.architecture,
         n_ctx_train=head.n_ctx_train or target.n_ctx_train,
         n_embd=head.n_embd or target.n_embd,
         n_vocab=head.n_vocab or target.n_vocab,

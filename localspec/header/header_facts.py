@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from localspec.errors import ModelFileError
 from localspec.header.architecture import (
+    ASSISTANT,
     DEFAULT_WINDOW,
     MULTI_ROPE,
     MULTI_ROPE_WITH_SECTIONS,
@@ -190,8 +191,9 @@ def _layers(keys: _Keys, total: _Bytes, n_layer: int, n_blocks: int, window: int
     window_k = keys.integer("attention.key_length_swa", head_k)
     window_v = keys.integer("attention.value_length_swa", head_v)
     widths = keys.per_block("feed_forward_length", n_blocks)
-    windowed = window_pattern(architecture, n_layer, window, keys.raw("attention.sliding_window_pattern"))
-    windowed += [False] * (n_blocks - n_layer)
+    listed = n_blocks if architecture == ASSISTANT else n_layer
+    windowed = window_pattern(architecture, listed, window, keys.raw("attention.sliding_window_pattern"))
+    windowed += [False] * (n_blocks - listed)
     shared_from = first_shared_block(architecture, n_blocks, keys.integer("attention.shared_kv_layers"))
     interval = keys.integer("full_attention_interval", 4) or 4
     recurrent = keys.raw("attention.recurrent_layers")
@@ -317,7 +319,9 @@ def facts_from_header(header: Header) -> ModelFacts:
         target_layers=tuple(v for v in target_layers if isinstance(v, int))
         if isinstance(target_layers, tuple)
         else (),
-        target_hidden=keys.integer("target_hidden_size"),
+        target_hidden=keys.integer(
+            "embedding_length_out" if architecture == ASSISTANT else "target_hidden_size"
+        ),
         block_size=keys.integer("block_size"),
         conv_kernel=keys.integer("conv_kernel_size"),
         conv_group=keys.integer("conv_group_size"),
