@@ -109,6 +109,19 @@ class Controller:
             self._post(LoadFailed(EngineError("the load was stopped"), stopped=True))
         return state in ("loading", "replying", "stopping")
 
+    def death(self) -> LocalspecError | None:
+        """Why the model that waited for the next request is gone; told once, then there is no model."""
+        with self._lock:
+            session = self._session if self.state == "ready" else None
+        error = self._end_of(session) if session is not None else None
+        if error is None:
+            return None
+        with self._lock:
+            if self._session is not session or self.state != "ready":
+                return None  # the user was faster
+            self.state = "failed"
+        return error
+
     def close(self) -> None:
         """End the session; returns within two seconds."""
         with self._lock:
@@ -177,7 +190,7 @@ class Controller:
                 raise EngineError("no model is loaded")
             reply = session.reply(request)
         except LocalspecError as error:
-            self._settle("ready" if self._still(session) else "failed")
+            self._settle(self._after(session))
             self._post(ReplyRefused(error))
             return
         with self._lock:
@@ -187,18 +200,23 @@ class Controller:
             reply.cancel()
         for event in reply:
             if isinstance(event, Done):
-                self._settle("ready" if self._still(session) else "failed")
+                self._settle(self._after(session))
             self.inbox.append(event)
             if not self._told:
                 self._told = True
                 self._post(EventsArrived())
 
-    def _still(self, session: SessionLike | None) -> bool:
-        """Whether the session can take another request."""
+    def _after(self, session: SessionLike | None) -> State:
+        """The state once a request is over, refused or answered."""
+        return "failed" if session is None or self._end_of(session) else "ready"
+
+    def _end_of(self, session: SessionLike) -> LocalspecError | None:
+        """Why the session can take no further request; None while it can."""
         try:
-            return session is not None and bool(session.info)
-        except LocalspecError:
-            return False
+            session.info  # noqa: B018
+        except LocalspecError as error:
+            return error
+        return None
 
     def _settle(self, state: State) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from localspec.config import Config
 from localspec.engine.events import Done, Event, Loading, Prefill, Round, Token
 from localspec.engine.settings import Request
-from localspec.errors import LocalspecError
+from localspec.errors import EngineError, LocalspecError
 from localspec.interfaces import DeviceMemory, MemoryItem, SessionInfo
 from localspec.store import ChatStore
 from localspec.tui.app import LocalspecApp, make_app
@@ -100,6 +100,21 @@ class SteppedSession:
         self.closed = True
         for reply in self.replies:
             reply.close()
+
+
+class MortalSession(SteppedSession):
+    """A session that is gone once the test says so."""
+
+    dead = False
+
+    @property
+    def info(self) -> SessionInfo:
+        if self.dead:
+            raise EngineError("the model process was killed", hint="load the model again")
+        return INFO
+
+    @info.setter
+    def info(self, value: SessionInfo) -> None: ...
 
 
 class Clock:

@@ -16,7 +16,7 @@ from localspec.errors import EngineError, LocalspecError, UsageError
 from localspec.tui.controller import Controller, Wish
 from localspec.tui.messages import EventsArrived, Loaded, LoadFailed, LoadProgress, ReplyRefused
 from tests.kit.scripted import INFO, ScriptedSession, words_as_events
-from tests.tui.kit import SteppedSession
+from tests.tui.kit import MortalSession, SteppedSession
 
 ASK = Request(prompt="x")
 
@@ -216,18 +216,7 @@ def test_a_refused_request_is_told_and_the_model_stays() -> None:
 
 
 def test_a_dead_session_is_no_longer_ready() -> None:
-    class Dies(SteppedSession):
-        dead = False
-
-        @property
-        def info(self) -> Any:
-            if self.dead:
-                raise EngineError("the model process was killed")
-            return INFO
-
-        @info.setter
-        def info(self, value: Any) -> None: ...
-
+    class Dies(MortalSession):
         def reply(self, request: Request) -> Any:
             self.dead = True
             return iter([Done("error", words_as_events("a")[-1].summary, "killed")])  # type: ignore[union-attr]
@@ -235,6 +224,20 @@ def test_a_dead_session_is_no_longer_ready() -> None:
     rig = Rig(lambda wish, notify: Dies([[]])).loaded()
     rig.controller.ask(ASK)
     until(lambda: rig.controller.state == "failed")
+    assert rig.controller.death() is None, "the reply told it"
+
+
+def test_a_death_while_nothing_is_asked_is_told_once() -> None:
+    session = MortalSession([[]])
+    rig = Rig(lambda wish, notify: session)
+    assert rig.controller.death() is None
+    rig.loaded()
+    assert rig.controller.death() is None
+    session.dead = True
+    error = rig.controller.death()
+    assert error is not None and error.message == "the model process was killed"
+    assert rig.controller.state == "failed"
+    assert rig.controller.death() is None
 
 
 def test_asking_without_a_model_is_told() -> None:

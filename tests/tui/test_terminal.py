@@ -150,6 +150,24 @@ def test_a_worker_killed_in_a_reply_is_explained_and_replaced(terminal: Terminal
     terminal.see("stopped")
 
 
+def test_a_worker_that_dies_while_nothing_is_asked_is_told_at_once(terminal: Terminal) -> None:
+    terminal.start()
+    terminal.see("spec on")
+    first = terminal.worker
+    os.kill(first, signal.SIGKILL)
+    assert terminal.see("was killed (SIGKILL)") < 1.5
+    for part in ("localspec.log", "/reload", "model ended", "spec –"):
+        terminal.see(part)
+    terminal.type("is anyone there")
+    terminal.keys("Enter")
+    terminal.see("no model is loaded")
+    assert "is anyone there" in terminal.text
+    terminal.keys("C-u")
+    terminal.type("/reload")
+    terminal.keys("Enter")
+    terminal.wait(lambda: terminal.worker != first and "spec on" in terminal.text, "another worker")
+
+
 @pytest.mark.parametrize("moment", ["load", "reply"])
 def test_no_worker_is_left_when_the_app_is_killed(terminal: Terminal, moment: str) -> None:
     terminal.start(DEMO_LOAD="5" if moment == "load" else "0", DEMO_DELAY="0.05", DEMO_PROMPT="go")

@@ -332,8 +332,11 @@ class ChatScreen(Screen[None]):
 
     # -- numbers ----------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        if self.controller.busy:
+    async def _tick(self) -> None:
+        death = self.controller.death()
+        if death is not None:
+            await self.show_error(death)
+        if death is not None or self.controller.busy:
             self.refresh_status()
 
     def refresh_status(self) -> None:
