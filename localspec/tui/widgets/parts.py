@@ -5,7 +5,7 @@ A part lays the screen out again only when its height changes: while a line grow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from pygments.lexers import get_lexer_by_name
@@ -30,13 +30,14 @@ class PartView(Widget):
 
     DEFAULT_CLASSES = "part"
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[int], Content]) -> None:
+        """
+        Args:
+            draw: The content for a width in cells.
+        """
         super().__init__()
+        self._draw = draw
         self._drawn: tuple[int, Content] = (0, Content(""))
-
-    def draw(self, width: int) -> Content:
-        """The content for a width in cells."""
-        raise NotImplementedError
 
     def changed(self) -> None:
         width, old = self._drawn
@@ -53,7 +54,7 @@ class PartView(Widget):
 
     def _content(self, width: int) -> Content:
         if self._drawn[0] != width:
-            self._drawn = (width, self.draw(width))
+            self._drawn = (width, self._draw(width))
         return self._drawn[1]
 
     def render(self) -> Content:
@@ -70,24 +71,19 @@ class TextPart(PartView):
     """A part of a Markdown text."""
 
     def __init__(self, part: Part) -> None:
-        super().__init__()
-        self.part = part
-
-    def draw(self, width: int) -> Content:
-        return markdown.render(visible(self.part.source), width)
+        super().__init__(lambda width: markdown.render(visible(part.source), width))
 
 
 class CodePart(PartView):
     """A part of a code fence, with colours where the language is known."""
 
     def __init__(self, part: Part) -> None:
-        super().__init__()
-        self.part = part
+        super().__init__(lambda _: _code(part))
         self.styles.margin = (0, 0, 1, part.indent)
 
-    def draw(self, width: int) -> Content:
-        code = visible(self.part.source).expandtabs(TAB)
-        return highlight(code, language=lexer_name(self.part.language))
+
+def _code(part: Part) -> Content:
+    return highlight(visible(part.source).expandtabs(TAB), language=lexer_name(part.language))
 
 
 @cache
@@ -104,12 +100,8 @@ class TokenPart(PartView):
     """Tokens as plain text: accepted drafts underlined, a mark between rounds."""
 
     def __init__(self, round_before: int | None) -> None:
-        super().__init__()
         self.pieces: list[Piece] = []
-        self._round_before = round_before
-
-    def draw(self, width: int) -> Content:
-        return Content.assemble(*token_runs(self.pieces, self._round_before))
+        super().__init__(lambda _: Content.assemble(*token_runs(self.pieces, round_before)))
 
 
 def token_runs(pieces: Sequence[Piece], round_before: int | None) -> list[tuple[str, str]]:
