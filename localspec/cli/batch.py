@@ -137,14 +137,16 @@ def _by_pair(pair: str | None, asked: Asked, out: Output) -> tuple[Opening, dict
     @contextmanager
     def opening() -> Generator[Answer, None, None]:
         from localspec.batch.local import answers
-        from localspec.cli.planned import remember
+        from localspec.cli.planned import recorded_worker, remember
         from localspec.cli.working import start_worker
 
         with start_worker(files, asked, out) as session:
             remember(files, session.info, out)
 
+            recording = recorded_worker(files, session, out)
+
             def answer(items: list[Item], take: Callable[[Result], None]) -> None:
-                for result in answers(session, items, base):
+                for result in answers(recording, items, base):
                     take(result)
 
             yield answer

@@ -48,6 +48,7 @@ def command(
     """
     from localspec.bench import Plan, run_bench
     from localspec.cli.opening import opened
+    from localspec.cli.planned import recorded
     from localspec.pairs import resolve
 
     files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
@@ -57,4 +58,4 @@ def command(
     request = replace(request, max_tokens=None, stop=(), messages=())
     plan = Plan(request, repeats, max_tokens, workloads, reference, tune, svg)
     with opened(files, asked, out) as session:
-        return run_bench(session, plan, out)
+        return run_bench(recorded(files, session, out), plan, out)

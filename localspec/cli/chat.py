@@ -66,13 +66,15 @@ def has_screen() -> bool:
 def stream(files: PairFiles, asked: Asked, prompt: str | None, out: Output) -> int:
     """Answer on stdout: once, or as a dialogue where somebody is typing and gave no prompt."""
     from localspec.cli.opening import opened
+    from localspec.cli.planned import recorded
     from localspec.plain import run_plain
 
     request = asked.request()
     if sys.stdin is None or not sys.stdin.isatty():
         prompt = joined(piped_text(sys.stdin), prompt)
+    ask = _question(out) if prompt is None else None
     with opened(files, asked, out) as session:
-        return run_plain(session, request, prompt, out, ask=_question(out) if prompt is None else None)
+        return run_plain(recorded(files, session, out), request, prompt, out, ask=ask)
 
 
 def pair_and_prompt(

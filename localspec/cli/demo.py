@@ -19,8 +19,11 @@ def command(asked: Asked, quick: bool, out: Output) -> int:
     With --method, that drafter also runs at a fixed draft length of 4, without pausing.
     """
     from localspec.cli.opening import opened
+    from localspec.cli.planned import recorded
     from localspec.demo import PAIR, run_demo
     from localspec.pairs import resolve
 
-    with opened(resolve(PAIR, None, None), asked, out) as session:
-        return run_demo(session, out, method=asked.request().speculation.method, quick=quick)
+    files = resolve(PAIR, None, None)
+    with opened(files, asked, out) as session:
+        method = asked.request().speculation.method
+        return run_demo(recorded(files, session, out), out, method=method, quick=quick)

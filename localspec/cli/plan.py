@@ -88,7 +88,7 @@ def human_plan(plan: PairPlan) -> str:
             plan.verdict_text or WITHOUT.get(plan.method if not plan.draft else "", "not compared yet"),
         ),
         *(("", warning) for warning in (plan.verdict.warnings if plan.verdict else ())),
-        ("speed-up", gain(plan) + (" (published, on other hardware)" if plan.gain else "")),
+        *([("speed", plan.speed_text)] if plan.speed_text else [("speed-up", _published(plan))]),
         ("licence", license_of(plan)),
         ("files", f"{plan.state}, {amount(plan.download_bytes or 0, 'bytes')}"),
         ("figures", f"from {SOURCES[plan.source]}"),
@@ -100,6 +100,10 @@ def human_plan(plan: PairPlan) -> str:
     items = sorted(plan.bytes, key=lambda item: item.device in host)
     rows = [(i.term, i.device, f"{about}{i.size_bytes / 2**20:,.0f} MiB") for i in items]
     return "\n".join([*lines, "", table(["what", "where", "memory"], rows, right=[2])])
+
+
+def _published(plan: PairPlan) -> str:
+    return gain(plan) + (" (published, on other hardware)" if plan.gain else "")
 
 
 WITHOUT = {"ngram": "none: n-grams of the text", "mtp": "MTP layers of the target"}

@@ -14,9 +14,11 @@ from localspec.output import Output, table
 if TYPE_CHECKING:
     from localspec.catalog import Catalog
     from localspec.engine.settings import LoadSettings
-    from localspec.interfaces import PairFiles, SessionInfo
-    from localspec.planning import Machine, PairPlan
+    from localspec.interfaces import PairFiles, SessionInfo, SessionLike
+    from localspec.planning import Machine, PairPlan, Recording, RecordingWorker
+    from localspec.planning.speeds import Rates
     from localspec.store.measurements import Measurements
+    from localspec.worker import WorkerSession
 
 GIB = 1 << 30
 CONTEXT = tuple(option for option in LOAD if option.fills in ("load.n_ctx", "load.kv"))
@@ -90,6 +92,39 @@ def remember(files: PairFiles, info: SessionInfo, out: Output) -> None:
         out.warn(error.message)
 
 
+def recorded(files: PairFiles, session: SessionLike, out: Output) -> Recording:
+    """The session, whose replies' speeds are kept for the next plan."""
+    from localspec.planning import Recording
+
+    return Recording(session, _keeper(files, session, out))
+
+
+def recorded_worker(files: PairFiles, session: WorkerSession, out: Output) -> RecordingWorker:
+    """The same of a session in a child process."""
+    from localspec.planning import RecordingWorker
+
+    return RecordingWorker(session, _keeper(files, session, out))
+
+
+def _keeper(files: PairFiles, session: SessionLike, out: Output) -> Callable[[Rates], None]:
+    """Stores rates; a database that refuses is a warning, once."""
+    from localspec.errors import LocalspecError
+    from localspec.planning import remember_rates
+
+    warned: set[str] = set()
+
+    def keep(rates: Rates) -> None:
+        try:
+            with measurements() as kept:
+                remember_rates(files, session.info, rates, kept)
+        except LocalspecError as error:
+            if error.message not in warned:
+                warned.add(error.message)
+                out.warn(error.message)
+
+    return keep
+
+
 def plans_table(plans: Sequence[PairPlan]) -> str:
     """One line per pair."""
     rows = [
@@ -114,7 +149,12 @@ def context(tokens: int) -> str:
 
 
 def gain(plan: PairPlan) -> str:
-    """Published speed-up, marked as somebody else's measurement."""
+    """Measured speed with `✓`, else the published speed-up, marked as somebody else's measurement."""
+    if plan.speed is not None:
+        from localspec.planning.result import rate_text
+
+        ratio = f" {plan.speed.speedup:.1f}×" if plan.speed.speedup else ""
+        return f"✓{ratio} {rate_text(plan.speed.tps)} tok/s"
     if plan.gain is None:
         return "–"
     low, high = (f"{value:.1f}" for value in plan.gain)

@@ -14,6 +14,7 @@ from localspec.interfaces import PairFiles, Reply, SessionInfo, SessionLike
 from localspec.locations import locations
 
 if TYPE_CHECKING:
+    from localspec.planning.speeds import Rates
     from localspec.tui.controller import Wish
 
 
@@ -60,7 +61,7 @@ def run_screen(files: PairFiles | None, asked: Asked, prompt: str | None, how: S
     """
     from localspec.cli.planned import catalogue
     from localspec.pairs import resolve
-    from localspec.planning import settle
+    from localspec.planning import Recording, settle
     from localspec.store import ChatStore
     from localspec.tui import run_chat
     from localspec.tui.picker_factory import PickerFactory
@@ -80,7 +81,13 @@ def run_screen(files: PairFiles | None, asked: Asked, prompt: str | None, how: S
             except LocalspecError as error:  # the pair runs all the same
                 notify(Notice("info", error.message))
 
-        return WithOptions(session, base, loaded)
+        def keep(rates: Rates) -> None:
+            try:
+                pickers.keep_rates(wanted, session.info, rates)
+            except LocalspecError as error:
+                notify(Notice("info", error.message))
+
+        return WithOptions(Recording(session, keep), base, loaded)
 
     pickers = PickerFactory(catalogue(), config)
     try:

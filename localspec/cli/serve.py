@@ -62,7 +62,7 @@ def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None
         raise LocalspecError(
             f"`localspec serve` needs `{error.name}`, which is not installed", hint=hint
         ) from error
-    from localspec.cli.planned import remember
+    from localspec.cli.planned import recorded_worker, remember
     from localspec.cli.working import start_worker
     from localspec.pairs import resolve
 
@@ -88,7 +88,7 @@ def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None
         methods = ", ".join(info.methods)
         out.note(f"{info.pair} is ready · context {info.n_ctx} · methods {methods} · Ctrl+C ends it")
 
-    serve(session, settings, on_listening=urls.append, on_ready=ready)
+    serve(recorded_worker(files, session, out), settings, on_listening=urls.append, on_ready=ready)
 
 
 def server_settings(

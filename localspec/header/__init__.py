@@ -2,6 +2,7 @@
 
 from localspec.header.catalogue_facts import CATALOGUE_KEYS, DIRECT_KEYS, facts_from_catalogue
 from localspec.header.facts import Layer, ModelFacts
+from localspec.header.fingerprint import fingerprint
 from localspec.header.header_facts import facts_from_header
 from localspec.header.kind import FileKind, draft_kind
 from localspec.header.reader import Header, Strings, Tensor, read_header, read_sources
@@ -21,6 +22,7 @@ __all__ = [
     "draft_kind",
     "facts_from_catalogue",
     "facts_from_header",
+    "fingerprint",
     "read_header",
     "read_sources",
     "shard_paths",

@@ -10,13 +10,17 @@ from localspec.planning.machine import Machine, host_machine, read_machine
 from localspec.planning.measured import own_memory, remember_load
 from localspec.planning.pairs import plan_pair, plan_pairs
 from localspec.planning.question import DEFAULT_CTX
-from localspec.planning.result import SYMBOLS, PairPlan, Source, State
+from localspec.planning.result import SYMBOLS, MeasuredSpeed, PairPlan, Source, State
+from localspec.planning.speeds import Recording, RecordingWorker, remember_rates
 
 __all__ = [
     "DEFAULT_CTX",
     "SYMBOLS",
     "Machine",
+    "MeasuredSpeed",
     "PairPlan",
+    "Recording",
+    "RecordingWorker",
     "Source",
     "State",
     "host_machine",
@@ -25,6 +29,7 @@ __all__ = [
     "plan_pairs",
     "read_machine",
     "remember_load",
+    "remember_rates",
     "settle",
     "unit_of",
 ]

@@ -1,18 +1,18 @@
 """What llama.cpp really allocated for a pair, kept after each load and shown instead of the next estimate.
 
-A row holds for the same files, device, build, threads, KV types and sizes only.
+A row holds for the same files, device, build, threads, KV types and sizes only. Files are known by their
+contents, so that a renamed one keeps its measurements and another one under the same name does not get them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from localspec.budget import DeviceUse, Fit, PlanItem
 from localspec.engine.settings import LoadSettings
-from localspec.header.source import shard_paths
+from localspec.header import fingerprint
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.planning.result import PairPlan, Source
 from localspec.store.measurements import MeasurementKey, Measurements
@@ -33,19 +33,31 @@ def remember_load(files: PairFiles, info: SessionInfo, measurements: Measurement
     """
     if not info.memory:
         return
+    key = configuration(files, info)
+    row = {
+        **sizes(info.effective, info.n_ctx),
+        "items": [[i.term, i.device, i.size_bytes] for i in info.memory],
+    }
+    older = [kept for kept in measurements.get(key, KIND) or [] if _sizes_of(kept) != _sizes_of(row)]
+    measurements.put(key, KIND, [row, *older][:MAX_ROWS])
+
+
+def configuration(files: PairFiles, info: SessionInfo) -> MeasurementKey:
+    """What a measurement of a loaded pair holds for.
+
+    Raises:
+        ModelFileError: a file has gone meanwhile.
+    """
     settings = info.effective
-    key = MeasurementKey(
-        target=identity(files.target),
+    return MeasurementKey(
+        target=fingerprint(files.target),
         draft=_drafts(files),
-        device=_device(item.device for item in info.memory),
+        device=_device([item.device for item in info.memory] or _accelerators(info)),
         build=info.build,
         threads=settings.threads or 0,
         kv=settings.kv,
         draft_kv=settings.draft_kv,
     )
-    row = {**sizes(settings, info.n_ctx), "items": [[i.term, i.device, i.size_bytes] for i in info.memory]}
-    older = [kept for kept in measurements.get(key, KIND) or [] if _sizes_of(kept) != _sizes_of(row)]
-    measurements.put(key, KIND, [row, *older][:MAX_ROWS])
 
 
 def own_memory(info: SessionInfo) -> dict[str, int]:
@@ -70,6 +82,7 @@ def sizes(settings: LoadSettings, n_ctx: int) -> dict[str, Any]:
         "flash_attn": settings.flash_attn,
         "device": settings.device,
         "draft_device": settings.draft_device,
+        "tensor_split": list(settings.tensor_split),
     }
 
 
@@ -77,19 +90,19 @@ def _sizes_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "items"}
 
 
-def identity(path: Path) -> str:
-    """Name and size of a file, all parts of a split one together."""
-    return f"{path.name} {sum(part.stat().st_size for part in shard_paths(path) if part.is_file())}"
-
-
 def _drafts(files: PairFiles) -> str:
     """Companions in order, those inside the target by their kind."""
     return ", ".join(
-        c.kind if c.path == files.target else f"{c.kind} {identity(c.path)}" for c in files.companions
+        c.kind if c.path == files.target else f"{c.kind} {fingerprint(c.path)}" for c in files.companions
     )
 
 
-def _device(names: Any) -> str:
+def _accelerators(info: SessionInfo) -> list[str]:
+    """Where llama.cpp does not say what it allocated, it is taken to use what there is."""
+    return [device.name for device in info.devices if device.kind in ("gpu", "igpu")]
+
+
+def _device(names: Iterable[str]) -> str:
     return "+".join(sorted({name for name in names if name != "CPU"})) or "CPU"
 
 
@@ -97,16 +110,42 @@ def with_measured(
     plan: PairPlan, files: PairFiles, load: LoadSettings, build: str, measurements: Measurements
 ) -> PairPlan:
     """The plan with what an earlier load of the same pair and settings really took, when there was one."""
-    layers = plan.gpu_layers if plan.fit == "partial" and load.gpu_layers is None else load.gpu_layers
-    wanted = sizes(replace(load, gpu_layers=layers), load.n_ctx or plan.n_ctx // load.slots)
-    device = _device(device.name for device in plan.devices)
-    for key, rows, _ in measurements.items(KIND):
-        same = (key.target, key.draft, key.device) == (identity(files.target), _drafts(files), device)
-        if same and key.build.startswith(build) and (key.kv, key.draft_kv) == (load.kv, load.draft_kv):
-            for row in rows:
-                if _sizes_of(row) == wanted:
-                    return with_items(plan, row["items"], "measured")
+    wanted = sizes(placed(plan, load), load.n_ctx or plan.n_ctx // load.slots)
+    for rows, _ in of_pair(KIND, plan, files, load, build, measurements):
+        for row in rows:
+            if _sizes_of(row) == wanted:
+                return with_items(plan, row["items"], "measured")
     return plan
+
+
+def placed(plan: PairPlan, load: LoadSettings) -> LoadSettings:
+    """The settings with the layers that would go to the GPU where not all of them fit."""
+    partial = plan.fit == "partial" and load.gpu_layers is None
+    return replace(load, gpu_layers=plan.gpu_layers) if partial else load
+
+
+def of_pair(
+    kind: str, plan: PairPlan, files: PairFiles, load: LoadSettings, build: str, measurements: Measurements
+) -> list[tuple[Any, float]]:
+    """(value, time) of what was measured of these files on the plan's devices, newest first.
+
+    Raises:
+        ModelFileError: a file has gone meanwhile.
+    """
+    found = measurements.items(kind)
+    if not found:
+        return []
+    mine = (
+        fingerprint(files.target), _drafts(files), _device(device.name for device in plan.devices),
+        load.kv, load.draft_kv,
+    )  # fmt: skip
+    return [
+        (value, at)
+        for key, value, at in found
+        if (key.target, key.draft, key.device, key.kv, key.draft_kv) == mine
+        and key.build.startswith(build)
+        and (load.threads is None or key.threads == load.threads)
+    ]
 
 
 def with_items(plan: PairPlan, rows: Sequence[Sequence[Any]], source: Source) -> PairPlan:

@@ -27,6 +27,7 @@ from localspec.planning.measured import with_items, with_measured
 from localspec.planning.question import Comparison, Wanted, compare, input_of, wanted
 from localspec.planning.remote import remote_header
 from localspec.planning.result import PairPlan
+from localspec.planning.speeds import speed_of
 from localspec.store.measurements import Measurements
 
 
@@ -192,7 +193,8 @@ def _joined(
     if measurements is not None and plan.state == "installed" and not plan.simulated:
         with suppress(LocalspecError):  # a file that has just gone
             files = pair_files(pair, look.models_dir)
-            plan = with_measured(plan, files, question.load, question.build, measurements)
+            asked = (files, question.load, question.build, measurements)
+            plan = replace(with_measured(plan, *asked), speed=speed_of(plan, *asked))
     return plan
 
 

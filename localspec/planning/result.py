@@ -15,6 +15,41 @@ SYMBOLS: dict[Fit, str] = {"fits": "●", "tight": "◐", "partial": "◔", "too
 """A mark beside the fit word, for readers without colour."""
 
 
+def rate_text(tps: float) -> str:
+    """Tokens per second with two or three digits."""
+    return f"{tps:.0f}" if tps >= 10 else f"{tps:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Decode rates of this pair's last replies on this machine, in tokens per second."""
+
+    method: str
+    """What drafted: `auto`, a method with its fixed length, or `plain` where nothing else was measured."""
+    spec_tps: float | None
+    """Median of the replies with drafts."""
+    plain_tps: float | None
+    """Median of the replies without."""
+    low: float
+    high: float
+    """Range of the replies by `method`."""
+    replies: int
+    measured_at: float
+    """Seconds since 1970 of the newest reply."""
+
+    @property
+    def tps(self) -> float:
+        """What the pair does as it is used."""
+        rate = self.spec_tps if self.spec_tps is not None else self.plain_tps
+        assert rate is not None
+        return rate
+
+    @property
+    def speedup(self) -> float | None:
+        """Against plain decoding, when both were measured."""
+        return self.spec_tps / self.plain_tps if self.spec_tps and self.plain_tps else None
+
+
 @dataclass(frozen=True, slots=True)
 class PairPlan:
     """A pair under one set of settings and devices."""
@@ -55,6 +90,8 @@ class PairPlan:
     """Size of all files; None when one of them is unknown."""
     reason: str | None = None
     """Why the fit is unknown, in one sentence."""
+    speed: MeasuredSpeed | None = None
+    """What it did on this machine; None before its first reply, and for a simulated card."""
     suggestions: tuple[Suggestion, ...] = ()
     """What would make it fit; only with detail."""
     verdict: Verdict | None = None
@@ -70,6 +107,18 @@ class PairPlan:
         if self.verdict is None:
             return None
         return ": ".join((self.verdict.text, *self.verdict.reasons[:1]))
+
+    @property
+    def speed_text(self) -> str | None:
+        """The measured speed in one line, marked as measured; None before it was."""
+        speed = self.speed
+        if speed is None:
+            return None
+        texts = [f"✓ {rate_text(speed.tps)} tok/s ({rate_text(speed.low)}–{rate_text(speed.high)})"]
+        if speed.speedup is not None and speed.plain_tps is not None:
+            texts.append(f"{speed.speedup:.2f}× plain ({rate_text(speed.plain_tps)} tok/s)")
+        replies = "the last reply" if speed.replies == 1 else f"the last {speed.replies} replies"
+        return ", ".join([*texts, f"by {speed.method}, {replies} on this machine"])
 
     @property
     def gain(self) -> tuple[float, float] | None:
@@ -103,6 +152,7 @@ class PairPlan:
             "gated": self.gated,
             "state": self.state,
             "evidence": [asdict(evidence) for evidence in self.evidence],
+            "measured_speed": asdict(self.speed) if self.speed else None,
             "source": self.source,
             "estimated": self.estimated,
             "simulated": self.simulated,

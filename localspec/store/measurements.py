@@ -8,6 +8,7 @@ threads and KV types. Policy (cost tables, acceptance), bench (baselines, best s
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec.errors import LocalspecError
 from localspec.store.database import open_database, transaction
 from localspec.store.upgrades import MEASUREMENTS
 
@@ -24,7 +26,7 @@ class MeasurementKey:
     """A configuration; two that differ in any field never share a value."""
 
     target: str
-    """Identity of the target's weights: name, quantisation and size, or a digest."""
+    """Identity of the target's weights, a digest of its file."""
     draft: str
     """The same of the draft; "" = none."""
     device: str
@@ -52,12 +54,15 @@ class Measurements:
         self._connection = open_database(path, MEASUREMENTS)
 
     def get(self, key: MeasurementKey, kind: str) -> Any:
-        """The value, or None when this was never measured."""
-        with self._lock:
-            row = self._connection.execute(
-                "SELECT value FROM measurements WHERE config = ? AND kind = ?", (key.text(), kind)
-            ).fetchone()
-        return json.loads(row["value"]) if row else None
+        """The value, or None when this was never measured.
+
+        Raises:
+            LocalspecError: the database is closed or cannot be read.
+        """
+        rows = self._rows(
+            "SELECT value FROM measurements WHERE config = ? AND kind = ?", (key.text(), kind)
+        )
+        return json.loads(rows[0]["value"]) if rows else None
 
     def put(self, key: MeasurementKey, kind: str, value: Any) -> None:
         """Store plain JSON data over what was there; the last writer wins."""
@@ -75,13 +80,23 @@ class Measurements:
             ).rowcount
 
     def items(self, kind: str) -> list[tuple[MeasurementKey, Any, float]]:
-        """All values of a kind with their time in seconds since 1970, newest first."""
-        with self._lock:
-            rows = self._connection.execute(
-                "SELECT config, value, updated_at FROM measurements WHERE kind = ? ORDER BY updated_at DESC",
-                (kind,),
-            ).fetchall()
+        """All values of a kind with their time in seconds since 1970, newest first.
+
+        Raises:
+            LocalspecError: the database is closed or cannot be read.
+        """
+        rows = self._rows(
+            "SELECT config, value, updated_at FROM measurements WHERE kind = ? ORDER BY updated_at DESC",
+            (kind,),
+        )
         return [(_key(row["config"]), json.loads(row["value"]), row["updated_at"]) for row in rows]
+
+    def _rows(self, query: str, values: tuple[str, ...]) -> list[sqlite3.Row]:
+        try:
+            with self._lock:
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise LocalspecError(f"the measurements cannot be read: {error}") from error
 
     def close(self) -> None:
         with self._lock:

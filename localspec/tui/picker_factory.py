@@ -7,8 +7,9 @@ from localspec.config import Config
 from localspec.engine.settings import LoadSettings
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.locations import locations
-from localspec.planning import own_memory, remember_load
+from localspec.planning import own_memory, remember_load, remember_rates
 from localspec.planning.scan import extra_dirs
+from localspec.planning.speeds import Rates
 from localspec.store.measurements import Measurements
 from localspec.tui.picking.downloads import Downloads
 from localspec.tui.picking.question import Question
@@ -50,6 +51,14 @@ class PickerFactory:
         if info is not self._remembered:
             self._remembered = info
             remember_load(files, info, self._measurements)
+
+    def keep_rates(self, files: PairFiles, info: SessionInfo, rates: Rates) -> None:
+        """Keep how fast a reply was.
+
+        Raises:
+            LocalspecError: the database cannot be written.
+        """
+        remember_rates(files, info, rates, self._measurements)
 
     def close(self) -> None:
         """Stop downloading; the queue and what was fetched stay."""

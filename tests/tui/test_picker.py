@@ -12,8 +12,10 @@ from textual.command import CommandList
 from localspec.budget import host_device
 from localspec.catalog import load_catalog
 from localspec.engine.settings import LoadSettings
-from localspec.interfaces import SessionInfo
-from localspec.planning import Machine
+from localspec.interfaces import Companion, PairFiles, SessionInfo
+from localspec.locations import locations
+from localspec.planning import Machine, remember_rates
+from localspec.store.measurements import Measurements
 from localspec.tui.controller import Wish
 from localspec.tui.picker_factory import PickerFactory
 from localspec.tui.picking import services
@@ -22,6 +24,7 @@ from localspec.tui.picking.rows import ORDERS
 from localspec.tui.screens.dialogs import Confirm
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.picker import PickerScreen
+from tests.kit.ggufs import syn
 from tests.tui.kit import chatting, config, run
 from tests.tui.picker_kit import Picker, picking
 
@@ -38,6 +41,37 @@ def has_ram(monkeypatch: Patch, gib: float) -> None:
 def column(picker: Picker, name: str) -> list[str]:
     """The texts of one column, as drawn."""
     return [str(text) for text in picker.screen.table.get_column(name)]
+
+
+class TestSpeed:
+    def test_what_was_measured_here_is_shown_instead_of_what_others_published(
+        self, home: Path, monkeypatch: Patch
+    ) -> None:
+        has_ram(monkeypatch, 30)
+        for file, name in (("o/r/t.gguf", "syn"), ("o/d/d.gguf", "syn-near")):
+            path = home / "data" / "models" / file
+            path.parent.mkdir(parents=True)
+            path.write_bytes(syn(name).read_bytes())
+        files = PairFiles("tiny", syn("syn"), (Companion("draft", syn("syn-near")),))
+        loaded = SessionInfo(
+            "tiny", "t", (), ("auto",), 8192, 64, "llama", LoadSettings(threads=1), (), (), build="b"
+        )
+        store = Measurements(locations().measurements_db)
+        for rates in ({"plain": 40.0}, {"auto": 62.0}):
+            remember_rates(files, loaded, rates, store)
+        store.close()
+
+        async def work() -> None:
+            async with picking(home, monkeypatch, budget=None) as picker:
+                await picker.filter("tiny")
+                cells = dict(zip(column(picker, "pair"), column(picker, "tok/s"), strict=True))
+                assert cells == {"tiny": "✓62 1.6×", "tiny-ngram": "–"}
+                await picker.see("62 tok/s (62–62), 1.55× plain (40 tok/s), by auto")
+                await picker.press("b")  # a simulated card measured nothing
+                await picker.ready()
+                assert set(column(picker, "tok/s")) == {"–"}
+
+        run(work())
 
 
 class TestQuestion:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from localspec.budget import Fit
 from localspec.catalog import Catalog, Pair
 from localspec.planning import SYMBOLS, PairPlan, State
+from localspec.planning.result import rate_text
 from localspec.tui.picking.downloads import Transfer
 from localspec.tui.text import one_line
 
@@ -95,7 +96,10 @@ def span(low: float, high: float, form: str) -> str:
 
 
 def speed_text(plan: PairPlan) -> str:
-    """Published speed, marked `~` because it was measured elsewhere; `–` when nobody published one."""
+    """Speed measured here, marked `✓`, or published, marked `~` because it was elsewhere; `–` without any."""
+    if plan.speed is not None:
+        ratio = f" {plan.speed.speedup:.1f}×" if plan.speed.speedup else ""
+        return f"✓{rate_text(plan.speed.tps)}{ratio}"
     rates = [evidence.spec_tps for evidence in plan.evidence if evidence.spec_tps]
     if rates:
         return "~" + span(min(low for low, _ in rates), max(high for _, high in rates), "{:.0f}")
@@ -121,7 +125,9 @@ def _by_fit(row: Row) -> tuple[object, ...]:
 
 
 def _by_speed(row: Row) -> tuple[object, ...]:
-    return -(row.plan.gain or (0.0, 0.0))[1], row.name
+    """Speed-ups measured here before published ones."""
+    measured = row.plan.speed.speedup if row.plan.speed else None
+    return measured is None, -(measured or (row.plan.gain or (0.0, 0.0))[1]), row.name
 
 
 ORDERS: dict[str, Callable[[Row], tuple[object, ...]]] = {

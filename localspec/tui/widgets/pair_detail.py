@@ -65,6 +65,8 @@ def detail(row: Row, width: int) -> Iterator[Content]:
             Content("  " + one_line(text, LIMIT)) for text in (plan.verdict.warnings if plan.verdict else ())
         )
     yield from _files(row)
+    if plan.speed_text:
+        yield Content("measured: " + one_line(plan.speed_text, LIMIT))
     for evidence in plan.evidence:
         yield Content(one_line(_evidence(evidence), LIMIT))
     notes = [row.pair.note, *(file.note for file in row.pair.files)]

@@ -16,7 +16,8 @@ class PairTable(DataTable[Text]):
 
     HELP = (
         "Model pairs, one a row. ● fits with at least 10 % to spare, ◐ tight, ◔ partial: some layers stay on "
-        "the CPU, ✗ too big, ? unknown. ~ marks what is estimated, or measured on other hardware. "
+        "the CPU, ✗ too big, ? unknown. ~ marks what is estimated, or measured on other hardware, ✓ what was "
+        "measured here. "
         "Left and right show more columns; Tab goes to the details and the downloads."
     )
 
