@@ -250,6 +250,51 @@ def with_value(text: str, table: str, key: str, value: object, source: str) -> s
     return result
 
 
+def without_table(text: str, path: tuple[str, str], source: str) -> str:
+    """`text` without the table `[a.b]`, its sub-tables and the comment right above it.
+
+    Raises:
+        UsageError: `text` is not TOML, or the table is written in a form that cannot be cut out by lines.
+    """
+    outer, name = path
+    wanted = parse_toml(text, source)
+    del wanted[outer][name]
+    lines = text.splitlines()
+    kept, inside, begin = [], False, 0
+    for at, header in [(n, _header(line)) for n, line in enumerate(lines)] + [(len(lines), [])]:
+        if header is None:
+            continue
+        first = at  # comments right above a header belong to it
+        while header and first > begin and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        kept += [] if inside else lines[begin:first]
+        inside, begin = header[:2] == [outer, name], first
+    result = "\n".join(kept).strip("\n")
+    result += "\n" if result else ""
+    if {outer: {}, **parse_toml(result, source)} != wanted:
+        raise UsageError(f"`{source}`: cannot take [{outer}.{name}] out", hint="delete it by hand")
+    return result
+
+
+def _header(line: str) -> list[str] | None:
+    """The keys of a table header, None for any other line."""
+    if not line.lstrip().startswith("["):
+        return None
+    try:
+        found: object = tomllib.loads(line)
+    except ValueError:
+        return None
+    keys: list[str] = []
+    while found:
+        if isinstance(found, list):
+            found = found[0]
+        if not isinstance(found, dict) or len(found) != 1:
+            break
+        key, found = next(iter(found.items()))
+        keys.append(key)
+    return keys
+
+
 def _edit(lines: list[str], table: str, entry: str, key: str) -> list[str]:
     start = 0
     if table:

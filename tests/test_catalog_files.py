@@ -110,7 +110,9 @@ class TestPins:
             ("o/r", "a-mxfp4.gguf"): PIN,
             ("o/s", "b.gguf"): replace(PIN, file="b.gguf", size_bytes=9),
         }
+        write_pin("o/r", "other.gguf", replace(PIN, file="other-new-name.gguf"))
         remove_pin("o/r", "a-mxfp4.gguf")
+        remove_pin("o/r", "other-new-name.gguf")
         remove_pin("o/r", "never.gguf")
         assert [key for key in read_pins()] == [("o/s", "b.gguf")]
         assert [path.name for path in pins_file().parent.iterdir()] == ["pins.json"]

@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localspec import cli
 from localspec.catalog import read_pins
 from localspec.download import Library
-from tests.kit import downloads
+from tests.kit import downloads, userpairs
 from tests.kit.fakehub import FakeHub, Fault
 from tests.kit.ggufs import syn
+from tests.kit.userpairs import ROWS, user_rows
 
 fake = downloads.fake
 Run = tuple[int, str, str]
 
-ROWS = """
-[models.tiny]
-repo = "o/target"
-file = "{target}"
-[models.tiny-draft]
-repo = "o/draft"
-file = "draft-Q8_0.gguf"
-quant = "Q8_0"
-[pairs.tiny-pair]
-target = "tiny"
-draft = "tiny-draft"
-kind = "draft"
-"""
-
-
-@pytest.fixture
-def models(home: Path) -> Path:
-    return home / "data" / "models"
-
-
-@pytest.fixture
-def pair(home: Path, fake: FakeHub) -> FakeHub:
-    """A pair of tiny models in the user's file, on the fake hub."""
-    user_rows(home)
-    fake.push("o/target", {"target.gguf": syn("syn").read_bytes()})
-    fake.push("o/draft", {"draft-Q8_0.gguf": syn("syn-w").read_bytes()})
-    return fake
-
-
-def user_rows(home: Path, text: str = ROWS.format(target="target.gguf")) -> None:
-    (home / "config").mkdir(exist_ok=True)
-    (home / "config" / "models.toml").write_text(text)
-
-
-@pytest.fixture
-def run(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Run]:
-    def call(*argv: str) -> Run:
-        monkeypatch.setattr(sys, "stdin", io.StringIO())
-        code = cli.run(argv)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+models, pair, run = userpairs.models, userpairs.pair, userpairs.run
 
 
 class TestPickModels:
@@ -289,27 +242,6 @@ class TestPull:
 
 
 class TestManage:
-    def test_rm_takes_the_files_and_the_pins(self, run: Any, pair: FakeHub, models: Path) -> None:
-        run("pull", "tiny-pair")
-        code, out, _ = run("models", "rm", "tiny-pair", "--json")
-        assert code == 0 and len(json.loads(out)["removed"]) == 2
-        assert not list(models.rglob("*.gguf")) and not read_pins()
-
-    def test_rm_keeps_what_another_pair_needs(
-        self, run: Any, home: Path, pair: FakeHub, models: Path
-    ) -> None:
-        user_rows(
-            home, ROWS.format(target="target.gguf") + '[pairs.alone]\ntarget = "tiny"\nkind = "ngram"\n'
-        )
-        run("pull", "tiny-pair")
-        code, _, err = run("models", "rm", "tiny-pair")
-        assert code == 0 and "kept `target.gguf`" in err
-        assert [path.name for path in models.rglob("*.gguf")] == ["target.gguf"]
-
-    def test_rm_leaves_files_that_were_not_downloaded(self, run: Any) -> None:
-        code, _, err = run("models", "rm", "demo")
-        assert code == 2 and "stay where they are" in err
-
     def test_verify_finds_a_flipped_byte(self, run: Any, pair: FakeHub, models: Path) -> None:
         run("pull", "tiny-pair")
         assert run("models", "verify")[0] == 0

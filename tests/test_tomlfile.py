@@ -19,6 +19,7 @@ from localspec.tomlfile import (
     shortened,
     to_toml,
     with_value,
+    without_table,
 )
 
 CONFIG = """\
@@ -157,3 +158,54 @@ class TestWriting:
                 assert line in edited.splitlines()
         found = parse_toml(edited, "f")
         assert (found[table] if table else found)[key] == value
+
+
+ROWS = """\
+# mine
+
+# the large one
+[models.big]
+path = "/m/big.gguf"  # here
+
+# a pair
+# of two lines
+[pairs.one]
+target = "big"
+[[pairs.one.evidence]]
+source = "https://a"
+[[pairs.one.evidence]]
+source = "https://b"
+# the second
+[pairs."t w o"]
+target = "big"
+# the end
+"""
+
+
+class TestCuttingOut:
+    def test_a_table_goes_with_its_sub_tables_and_its_own_comment(self) -> None:
+        left = without_table(ROWS, ("pairs", "one"), "f")
+        assert left == ROWS.replace(ROWS[ROWS.index("# a pair") : ROWS.index("# the second")], "")
+
+    def test_a_quoted_name_and_the_last_table(self) -> None:
+        left = without_table(ROWS, ("pairs", "t w o"), "f")
+        assert left.endswith('source = "https://b"\n') and "# the second" not in left
+
+    def test_nothing_may_be_left(self) -> None:
+        assert without_table("[pairs.a]\nx = 1\n", ("pairs", "a"), "f") == ""
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "pairs = { a = { x = 1 } }",
+            "[pairs]\na = { x = 1 }",
+            "[pairs.a]\nx = 1\n[pairs.b]\ny = [\n[1],\n]",
+        ],
+    )
+    def test_a_form_that_cannot_be_cut_by_lines_is_left_alone(self, text: str) -> None:
+        try:
+            left = without_table(text, ("pairs", "a"), "f")
+        except UsageError as error:
+            assert "cannot take [pairs.a] out" in error.message and error.hint == "delete it by hand"
+        else:
+            assert tomllib.loads(left) == {"pairs": {"b": {"y": [[1]]}}}

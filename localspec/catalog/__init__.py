@@ -17,6 +17,7 @@ from localspec.catalog.load import (
 )
 from localspec.catalog.names import match_file, plain, quant_label
 from localspec.catalog.pins import Pin, Pins, pins_file, read_pins, remove_pin, write_pin
+from localspec.catalog.remove import is_users, remove_user_pair
 
 __all__ = [
     "DEMO",
@@ -32,6 +33,7 @@ __all__ = [
     "add_user_pair",
     "build_catalog",
     "demo_target_path",
+    "is_users",
     "load_catalog",
     "match_file",
     "model_table",
@@ -42,6 +44,7 @@ __all__ = [
     "quant_label",
     "read_pins",
     "remove_pin",
+    "remove_user_pair",
     "shipped_file",
     "write_pin",
 ]

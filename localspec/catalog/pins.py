@@ -90,12 +90,17 @@ def write_pin(repo: str, wanted: str, pin: Pin, path: Path | None = None) -> Non
     _write(path, {**read_pins(path), (repo, wanted): pin})
 
 
-def remove_pin(repo: str, wanted: str, path: Path | None = None) -> None:
-    """Forget a pin, if there is one; raises as `write_pin`."""
+def remove_pin(repo: str, file: str, path: Path | None = None) -> None:
+    """Forget the pins of a file, by the catalogue's name for it or the one it was fetched under.
+
+    Raises:
+        UsageError, LocalspecError: as `write_pin`.
+    """
     path = path or pins_file()
     pins = read_pins(path)
-    if pins.pop((repo, wanted), None) is not None:
-        _write(path, pins)
+    kept = {key: pin for key, pin in pins.items() if key[0] != repo or file not in (key[1], pin.file)}
+    if kept != pins:
+        _write(path, kept)
 
 
 def _write(path: Path, pins: Mapping[tuple[str, str], Pin]) -> None:

@@ -92,29 +92,32 @@ def _tell_unfinished(models_dir: Path, out: Output) -> None:
 
 @command.command("rm")
 @click.argument("pairs", nargs=-1, required=True, metavar="PAIR...")
+@click.option("--keep-row", is_flag=True, help="Leave pairs of your own in your models file.")
 @takes()
 @face("Print one JSON object.")
-def rm(pairs: tuple[str, ...], asked: Asked, out: Output) -> int:
-    """Delete the downloaded files of pairs, unfinished ones included.
+def rm(pairs: tuple[str, ...], keep_row: bool, asked: Asked, out: Output) -> int:
+    """Delete the downloaded files of pairs, unfinished ones included, and the rows of pairs of your own.
 
     Files that another downloaded pair needs stay, and so do files outside the models folder.
     """
-    catalog, models_dir = catalogue(), asked.config.models_dir
-    wanted = [catalog.pair(name) for name in dict.fromkeys(pairs)]
-    removed = [path for pair in wanted for path in _removed(pair, wanted, catalog, models_dir, out)]
-    out.report({"removed": removed}, "\n".join(map(str, removed)) or "nothing was deleted")
-    return 0
-
-
-def _removed(
-    pair: Pair, going: list[Pair], catalog: Catalog, models_dir: Path, out: Output
-) -> tuple[Path, ...]:
     from localspec.planning.removing import remove_pair
 
-    done = remove_pair(pair, catalog, models_dir, [other.name for other in going])
-    for file in done.kept:
-        out.note(f"kept `{file.path}`: another downloaded pair needs it")
-    return done.removed
+    catalog, models_dir = catalogue(), asked.config.models_dir
+    wanted = [catalog.pair(name) for name in dict.fromkeys(pairs)]
+    removed: list[Path] = []
+    rows: list[str] = []
+    for pair in wanted:
+        done = remove_pair(pair, catalog, models_dir, [other.name for other in wanted], keep_row=keep_row)
+        removed += done.removed
+        rows += done.rows
+        for file in done.kept:
+            out.note(f"kept `{file.path}`: another downloaded pair needs it")
+        if done.rows:
+            out.note(f"took {', '.join(f'[{row}]' for row in done.rows)} out of `{pair.origin}`")
+        if done.rows and pair.name == asked.config.default_pair:
+            out.warn(f"`{pair.name}` was the default pair; choose another with `localspec pick-models`")
+    out.report({"removed": removed, "rows": rows}, "\n".join(map(str, removed)) or "no file was deleted")
+    return 0
 
 
 @command.command("verify")

@@ -155,6 +155,22 @@ class TestDownload:
 
         run(work())
 
+    def test_a_pair_of_ones_own_without_files_can_be_forgotten(self, home: Path, monkeypatch: Patch) -> None:
+        async def work() -> None:
+            async with picking(home, monkeypatch) as picker:
+                await picker.filter("tiny")
+                await picker.press("x")
+                await picker.see("Forget tiny? Its row is taken out of your models file")
+                await picker.press("y")
+                await picker.see("forgot tiny")
+                await picker.wait(lambda: [row.name for row in picker.screen.rows if "tiny" in row.name]
+                                  == ["tiny-ngram"], "its row went")  # fmt: skip
+                text = (home / "config" / "models.toml").read_text()
+                assert "[pairs.tiny-ngram]" in text and "[models.tiny-target]" in text
+                assert "[pairs.tiny]" not in text and "tiny-draft" not in text
+
+        run(work())
+
     def test_a_gated_repository_is_explained(self, fake: FakeHub, home: Path, monkeypatch: Patch) -> None:
         """Known fault: a gated model that fails with a bare 401."""
         fake.push("o/g", {"d.gguf": syn("syn-near")}, gated="manual")

@@ -221,7 +221,7 @@ def resume(screen: PickerScreen) -> None:
 
 
 async def cancel(screen: PickerScreen) -> None:
-    """Cancel a download, or delete what is installed; both only after a yes."""
+    """Cancel a download, delete what is installed, or forget a pair of the user's own; only after a yes."""
     name = _meant(screen)
     transfer = screen.downloads.transfer(name)
     if transfer is not None:
@@ -230,14 +230,20 @@ async def cancel(screen: PickerScreen) -> None:
             screen.downloads.queue.cancel(name)
         return
     row = _marked(screen)
-    files = screen.services.removable(row.name)
-    if row.plan.state == "not downloaded" or not files:
+    here = row.plan.state != "not downloaded"
+    files = screen.services.removable(row.name) if here else ()
+    if files:
+        listed = "\n".join(f"  {file}" for file in files)
+        question = f"Delete these files of {row.name} from this disk?\n{listed}"
+    elif screen.services.has_row(row.name):
+        question = f"Forget {row.name}? Its row is taken out of your models file; no file is deleted."
+    else:
         raise UsageError(f"{row.name} has no downloaded file that no other pair needs")
-    listed = "\n".join(f"  {file}" for file in files)
-    if await _sure(screen, f"Delete these files of {row.name} from this disk?\n{listed}"):
-        done = await in_background(lambda: screen.services.delete(row.name))
+    if await _sure(screen, question):
+        done = await in_background(lambda: screen.services.delete(row.name, keep_row=bool(files)))
         kept = f", kept {len(done.kept)} that other pairs need" if done.kept else ""
-        screen.tell(f"deleted {len(done.removed)} files of {row.name}{kept}")
+        told = f"deleted {len(done.removed)} files of {row.name}{kept}"
+        screen.tell(f"forgot {row.name}" if done.rows else told)
         screen.services.reload()
         screen.plan()
 

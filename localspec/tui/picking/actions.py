@@ -17,7 +17,7 @@ PICKER_ACTIONS: tuple[Action, ...] = (
     Action("picker.download", "Download this pair; size and free disk are shown first", "d", footer="get"),
     Action("picker.pause", "Pause its download", "p"),
     Action("picker.resume", "Resume its download", "r"),
-    Action("picker.cancel", "Cancel its download, or delete its files", "x"),
+    Action("picker.cancel", "Cancel its download, delete its files, or forget a pair of your own", "x"),
     Action("picker.headers", "Read the headers from the hub: exact figures and the verdict", "h"),
     Action("picker.add", "Add a pair: paths, or owner/repo:file", "a"),
     Action("picker.scan", "Scan this disk for GGUF files", "S"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.catalog import Catalog, load_catalog, read_pins
+from localspec.catalog import Catalog, is_users, load_catalog, read_pins
 from localspec.config import Config, set_key
 from localspec.download import Queue
 from localspec.download.disk import SPARE_BYTES
@@ -173,9 +173,13 @@ class Services:
         kept = needed_elsewhere({name}, self.catalog, self.models_dir)
         return tuple(str(file) for file in unit.files if file not in kept) if unit else ()
 
-    def delete(self, name: str) -> Removal:
-        """Delete a pair's files; raises as `remove_pair`."""
-        return remove_pair(self.catalog.pair(name), self.catalog, self.models_dir)
+    def has_row(self, name: str) -> bool:
+        """Whether the pair is one of the user's own, which can be forgotten."""
+        return is_users(self.catalog.pair(name))
+
+    def delete(self, name: str, *, keep_row: bool) -> Removal:
+        """Delete a pair's files, and the row of a pair of the user's own; raises as `remove_pair`."""
+        return remove_pair(self.catalog.pair(name), self.catalog, self.models_dir, keep_row=keep_row)
 
     def add(self, name: str, target: str, draft: str) -> str:
         """Save a pair of the user's own, and say in words what its files are to each other.
