@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from textual.events import Key  # noqa: E402
 
 from localspec.engine.events import Done, Event, Prefill, Round, Token  # noqa: E402
+from localspec.tui.collecting import no_full_collections  # noqa: E402
 from localspec.tui.widgets.status_bar import StatusBar  # noqa: E402
 from tests.kit.scripted import ScriptedSession, summary  # noqa: E402
 from tests.tui.kit import chatting  # noqa: E402
@@ -198,7 +198,12 @@ def main() -> int:
     given = parser.parse_args()
     width, _, height = given.size.partition("x")
     size = (int(width), int(height))
-    gc.freeze()  # as `run_chat` does
+    with no_full_collections():  # as `run_chat` does
+        return report(given, size)
+
+
+def report(given: argparse.Namespace, size: tuple[int, int]) -> int:
+    """Measure and print; returns the exit code."""
     paint_s = first_paint_s()
     print(f"first paint {paint_s:.2f} s (process and teardown included)", file=sys.stderr)
     stops = sorted(asyncio.run(stop_s(size)) for _ in range(5))

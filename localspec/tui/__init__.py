@@ -5,7 +5,6 @@ The model lives behind `make_session`, usually in a worker process: this package
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -73,6 +72,7 @@ def run_chat(
     if resume is not None:
         store.load(resume)  # before the screen changes: a wrong number is the user's to see
     from localspec.tui.app import make_app
+    from localspec.tui.collecting import no_full_collections
     from localspec.tui.setup import ChatSetup
 
     setup = ChatSetup(
@@ -80,12 +80,11 @@ def run_chat(
         picker,
     )  # fmt: skip
     app = make_app(setup)
-    # A full collection walks every object of the imported modules: 60 ms on a slow core, every few seconds.
-    gc.freeze()
-    try:
-        app.run(inline=inline, inline_no_clear=inline)
-    finally:
-        app.let_go()
+    with no_full_collections():
+        try:
+            app.run(inline=inline, inline_no_clear=inline)
+        finally:
+            app.let_go()
     return app.return_code or 0
 
 

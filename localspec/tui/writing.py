@@ -5,11 +5,13 @@ Belongs to a chat screen, which it asks for its view, prompt and banner.
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING
 
 from localspec.engine.events import Done, Event, Notice, Text, Token
 from localspec.errors import LocalspecError
+from localspec.tui.collecting import SETTLE_S
 from localspec.tui.conversation import LiveTurn
 from localspec.tui.ending import note_of
 from localspec.tui.pacing import Pacer
@@ -101,6 +103,7 @@ class ReplyWriter:
         reply, self._growing = self._growing, None
         if reply is None:
             return
+        screen.set_timer(SETTLE_S, self._tidy)
         reply.ending = done.reason
         reply.note = note_of(done, None if screen.spec.plain else screen.live.speedup())
         if reply.transcript.pieces:
@@ -115,6 +118,11 @@ class ReplyWriter:
             screen.give_back()
         else:
             await screen.send_queued()
+
+    def _tidy(self) -> None:
+        """Free what the reply's drawing left behind, unless the next one is being drawn."""
+        if not self.busy:
+            gc.collect()
 
     async def refused(self, error: LocalspecError) -> None:
         """The session did not start the reply."""
