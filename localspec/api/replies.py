@@ -54,6 +54,8 @@ class SpeculationReport(_Reply):
     methods: list[str]
     """Drafters that proposed at least once."""
     rounds: int
+    shared_rounds: int
+    """Rounds that shared the target's pass with other requests."""
     drafted: int
     tested: int
     """Drafts the target judged; one after the first rejection of a round is not tested."""
@@ -87,6 +89,7 @@ def speculation_report(summary: Summary, notices: list[Notice], off_reason: str 
     return SpeculationReport(
         methods=list(summary.methods),
         rounds=summary.rounds,
+        shared_rounds=summary.shared_rounds,
         drafted=summary.drafted,
         tested=summary.tested,
         accepted=summary.accepted,

@@ -94,6 +94,8 @@ class Round:
     """Tokens this round added to the reply."""
     ended: bool = False
     """The target ended the reply in this round, with a token that is none of the reply."""
+    sequences: int = 1
+    """Replies that had rows in the target's pass, this one included."""
 
     @property
     def wall_s(self) -> float:

@@ -44,6 +44,8 @@ class Summary:
     """Reply length at which the policy first paused speculation."""
     ended: bool = False
     """The target ended the reply itself; that token cost a round, but it is no token of the reply."""
+    shared_rounds: int = 0
+    """Rounds whose pass of the target also served other replies."""
     speedup: float | None = None
     """Measured speculative rate / measured plain rate at the same context, None while unknown."""
 
@@ -101,6 +103,7 @@ class Stats:
     plain_s: float = 0.0
     paused_at_token: int | None = None
     ended: bool = False
+    shared_rounds: int = 0
     tested_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
@@ -117,6 +120,7 @@ class Stats:
         self.decode_s += r.wall_s
         self.draft_s += r.draft_s
         self.verify_s += r.verify_s
+        self.shared_rounds += r.sequences > 1
         self.ended = self.ended or r.ended
         if not r.drafted:
             self.plain_tokens += r.committed
@@ -153,6 +157,7 @@ class Stats:
             plain_s=self.plain_s,
             paused_at_token=self.paused_at_token,
             ended=self.ended,
+            shared_rounds=self.shared_rounds,
             speedup=speedup,
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localspec.engine.backend.context import Context, ContextSettings, Sequence
+from localspec.engine.backend.context import Context, ContextSettings
 from localspec.engine.backend.features import (
     LAYER_INPUT_ARCHITECTURES,
     FeatureSource,
@@ -21,6 +21,7 @@ from localspec.engine.backend.features import (
     target_layers,
 )
 from localspec.engine.backend.model import Model, ModelSettings, load_model
+from localspec.engine.backend.sequence import Sequence
 from localspec.engine.drafters.assistant import AssistantDrafter
 from localspec.engine.drafters.base import Drafter
 from localspec.engine.drafters.chained import ChainedDrafter
@@ -32,17 +33,20 @@ from localspec.engine.events import Event, Loading, Notice
 from localspec.engine.settings import KvType
 from localspec.errors import EngineError, LocalspecError, PairingError
 from localspec.header import Header, read_header
-from localspec.interfaces import Companion, PairFiles
+from localspec.interfaces import Companion, DraftKind, PairFiles
 from localspec.pairing import Verdict, verdict
 from localspec.pairs import DRAFT_KINDS
 from localspec.session.blocks import block_format
 from localspec.session.medusa import load_medusa
+from localspec.session.reach import check_reach, draft_device
 
 if TYPE_CHECKING:
     from localspec.engine.backend.cancel import CancelFlag
     from localspec.session.loading import LoadedPair
 
 Notify = Callable[[Event], None]
+Built = tuple[tuple[Drafter, ...], str]
+"""A companion's drafters, one per slot or a single one, and the name of its model."""
 HEAD_BATCH = 128
 """Rows of one decode of an EAGLE-3 or DFlash context: they reserve an output for every one of them."""
 
@@ -57,13 +61,13 @@ def add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> Non
         pair.refused.append(f"`{companion.path.name}` is the second `{companion.kind}` of the pair")
         return
     try:
-        drafter, name = _BUILDERS[companion.kind](pair, companion, notify)
+        drafters, name = _BUILDERS[companion.kind](pair, companion, notify)
     except LocalspecError as error:
         if pair.cancel.is_set:
             raise
         pair.refused.append(error.message)
     else:
-        pair.drafters[companion.kind] = drafter
+        pair.drafters[companion.kind] = drafters
         pair.draft_names.append(name)
 
 
@@ -121,28 +125,36 @@ def _layers_of(header: Header) -> list[int]:
     return [int(layer) for layer in layers] if isinstance(layers, list | tuple) else []
 
 
-def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
-    """A separate model of the same vocabulary with its own context of the target's length."""
+def _draft_model(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
+    """A separate model of the same vocabulary; each slot has a sequence in its context."""
     masked = np.array(judged(pair, companion, notify).masked_ids, np.int32)
     model = load_weights(companion.path, "draft", _placement(pair), notify, pair.cancel)
-    context, close = _draft_context(pair, model, batch=pair.settings.n_batch)
-    cache = context.sequence()
+    slots = pair.settings.slots
+    context, close = _draft_context(pair, model, batch=pair.settings.n_batch, outputs=slots, slots=slots)
+    caches = pair.sequences(context)
     if not pair.dry:
-        _warm_up(cache)
-    return ModelDrafter(cache, pair.model.n_vocab, masked, close), model.name
+        _warm_up(caches[0])
+    # The first one frees what all of them live in.
+    closes = [close, *(None for _ in caches[1:])]
+    n_vocab = pair.model.n_vocab
+    drafters = [
+        ModelDrafter(cache, n_vocab, masked, each) for cache, each in zip(caches, closes, strict=True)
+    ]
+    return tuple(drafters), model.name
 
 
-def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+def _eagle3(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
     judged(pair, companion, notify)
+    check_reach(pair, companion.path)
     model = load_weights(companion.path, "EAGLE-3 head", _placement(pair), notify, pair.cancel)
     context, close = _head_context(pair, model)
     try:
-        features = _layer_features(pair, target_layers(context))
+        features = _layer_features(pair, "eagle3", target_layers(context))
         cells = PairCells(context, close, features=features.width)
     except LocalspecError:
         close()
         raise
-    return FeatureDrafter("eagle3", cells, features, pair.model.n_vocab, offset=0), model.name
+    return (FeatureDrafter("eagle3", cells, features, pair.model.n_vocab, offset=0),), model.name
 
 
 def _head_context(pair: LoadedPair, model: Model) -> tuple[Context, Callable[[], None]]:
@@ -160,33 +172,35 @@ def _head_context(pair: LoadedPair, model: Model) -> tuple[Context, Callable[[],
     return _draft_context(pair, model, batch=HEAD_BATCH, outputs=HEAD_BATCH, shares=True)
 
 
-def _layer_features(pair: LoadedPair, layers: tuple[int, ...]) -> FeatureSource:
+def _layer_features(pair: LoadedPair, kind: DraftKind, layers: tuple[int, ...]) -> FeatureSource:
     capture = pair.capture
     if capture is None:
-        return LayerInputs(pair.context, layers)
+        source = LayerInputs(pair.context, layers)
+        return pair.hold(kind, source.read, source.width) or source
     if capture.taken or capture.layers != layers:
         raise PairingError(
             f"`{pair.model.architecture}` targets hide their layers: only one learned drafter can read them"
         )
     capture.taken = True
-    return capture
+    return pair.hold(kind, capture.read, capture.width) or capture
 
 
-def _dflash(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+def _dflash(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
     judged(pair, companion, notify)
+    check_reach(pair, companion.path)
     model = load_weights(companion.path, "DFlash drafter", _placement(pair), notify, pair.cancel)
     context, close = _head_context(pair, model)
     try:
         form = block_format(read_header(companion.path), model.vocabulary.mask)
-        features = _layer_features(pair, target_layers(context))
+        features = _layer_features(pair, "dflash", target_layers(context))
         cells = BlockCells(context, close, form, features=features.width, n_vocab=pair.model.n_vocab)
     except LocalspecError:
         close()
         raise
-    return DFlashDrafter(cells, features), model.name
+    return (DFlashDrafter(cells, features),), model.name
 
 
-def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
     """NextN layers inside the target's file or in a sidecar, or an assistant on the target's cache."""
     assistant = False
     if companion.path == pair.files.target:
@@ -195,6 +209,8 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
             raise PairingError(f"`{companion.path.name}` has no MTP layers that this llama.cpp build reads")
     else:
         assistant = judged(pair, companion, notify).kind == "gemma4-assistant"
+        if assistant:
+            check_reach(pair, companion.path, cache=True)
         placement = _placement(pair, load_mtp=True)
         model, owned = load_weights(companion.path, "MTP layers", placement, notify, pair.cancel), True
     if model.n_embd_out != pair.model.n_embd_out:
@@ -217,26 +233,28 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafte
         pair, model, batch=batch, outputs=batch, shares=True, mtp=True, owned=owned, kv=kv
     )
     try:
-        features = NextnRows(pair.context)
+        source = NextnRows(pair.context)
+        features = pair.hold("mtp", source.read, source.width) or source
         if assistant:
             steps = PairCells(context, close, features=None)
-            return AssistantDrafter("mtp", steps, features, pair.model.n_vocab), model.name
+            return (AssistantDrafter("mtp", steps, features, pair.model.n_vocab),), model.name
         cells = PairCells(context, close, features=None, n_layers=model.n_layer_nextn)
     except LocalspecError:
         close()
         raise
     if cells.n_layers > 1:
-        return ChainedDrafter("mtp", cells, features, pair.model.n_vocab), model.name
-    return FeatureDrafter("mtp", cells, features, pair.model.n_vocab, offset=1), model.name
+        return (ChainedDrafter("mtp", cells, features, pair.model.n_vocab),), model.name
+    return (FeatureDrafter("mtp", cells, features, pair.model.n_vocab, offset=1),), model.name
 
 
-def _medusa(pair: LoadedPair, companion: Companion, notify: Notify) -> tuple[Drafter, str]:
+def _medusa(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
     judged(pair, companion, notify)
     notify(Loading(f"Medusa heads {companion.path.stem}", None))
-    return load_medusa(pair, companion.path)
+    drafter, name = load_medusa(pair, companion.path)
+    return (drafter,), name
 
 
-_BUILDERS: dict[str, Callable[[LoadedPair, Companion, Notify], tuple[Drafter, str]]] = {
+_BUILDERS: dict[str, Callable[[LoadedPair, Companion, Notify], Built]] = {
     "draft": _draft_model,
     "eagle3": _eagle3,
     "mtp": _mtp,
@@ -251,7 +269,7 @@ def _placement(pair: LoadedPair, *, load_mtp: bool = False) -> ModelSettings:
         gpu_layers=-1 if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
         mmap=settings.mmap,
         mlock=settings.mlock,
-        device=settings.draft_device,
+        device=draft_device(settings),
         load_mtp=load_mtp,
         no_alloc=pair.dry,
     )
@@ -264,6 +282,7 @@ def _draft_context(
     batch: int,
     outputs: int = 1,
     shares: bool = False,
+    slots: int = 1,
     mtp: bool = False,
     owned: bool = True,
     kv: tuple[KvType, KvType] | None = None,
@@ -272,6 +291,7 @@ def _draft_context(
 
     Args:
         shares: the draft uses tensors of the target.
+        slots: sequences; each is as long as the target's.
         owned: the model belongs to the draft (else it is the target's own).
         kv: types of the cache; None = what is asked for drafts.
     """
@@ -281,10 +301,11 @@ def _draft_context(
         context = Context(
             model,
             ContextSettings(
-                n_ctx=settings.n_ctx,
+                n_ctx=settings.n_ctx * slots,
                 n_batch=batch,
                 n_ubatch=min(batch, settings.n_ubatch),
                 n_outputs_max=outputs,
+                n_seq_max=slots,
                 kv=kv or settings.draft_kv,
                 flash_attn=settings.flash_attn,
                 threads=settings.threads,
@@ -297,6 +318,8 @@ def _draft_context(
         if owned:
             model.close()
         raise
+    if pair.passes is not None:
+        context.caller = pair.passes.call
     pair.draft_contexts.append(context)
 
     def close() -> None:

@@ -17,10 +17,12 @@ import numpy as np
 
 from localspec.budget.shape import row_bytes
 from localspec.engine.backend.cancel import CancelFlag
-from localspec.engine.backend.context import Context, ContextSettings, Sequence
+from localspec.engine.backend.context import Context, ContextSettings
 from localspec.engine.backend.devices import add_rpc_server, devices
-from localspec.engine.backend.features import LayerCapture
+from localspec.engine.backend.features import Floats, HeldRows, LayerCapture
 from localspec.engine.backend.model import Model, ModelSettings
+from localspec.engine.backend.passes import Passes, SharedSequence
+from localspec.engine.backend.sequence import Sequence
 from localspec.engine.costs import VerifyCosts
 from localspec.engine.drafters.base import Drafter
 from localspec.engine.events import Event, Notice
@@ -50,12 +52,16 @@ class LoadedPair:
     cancel: CancelFlag
     model: Model
     context: Context
-    slots: Slots
     capture: LayerCapture | None = None
     """Reads layer inputs of a target that does not expose them."""
     dry: bool = False
     """No weights were read, so nothing can be decoded."""
-    drafters: dict[str, Drafter] = field(default_factory=dict)
+    passes: Passes | None = None
+    """Merges the decodes of replies that run at once; None where only one can."""
+    drafters: dict[str, tuple[Drafter, ...]] = field(default_factory=dict)
+    """By kind: one for each slot, or a single one that follows one conversation at a time."""
+    held: dict[str, HeldRows] = field(default_factory=dict)
+    """What such a single drafter reads of the target, by kind, where passes are shared."""
     draft_names: list[str] = field(default_factory=list)
     draft_contexts: list[Context] = field(default_factory=list)
     draft_host_bytes: int = 0
@@ -63,22 +69,54 @@ class LoadedPair:
     refused: list[str] = field(default_factory=list)
     """Why a companion does not draft, one sentence each."""
     verify: VerifyCosts = field(default_factory=VerifyCosts)
+    slots: Slots = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = Slots(self.sequences(self.context))
+
+    def sequences(self, context: Context) -> list[Sequence]:
+        """One sequence per slot of the target's or a draft's context."""
+        n_ctx, passes = self.settings.n_ctx, self.passes
+        assert n_ctx is not None
+        if passes is None:
+            return [context.sequence(i, n_ctx) for i in range(self.settings.slots)]
+        return [SharedSequence(passes, context, i, n_ctx) for i in range(self.settings.slots)]
+
+    def drafter(self, kind: str, seq_id: int) -> Drafter:
+        """What drafts for the slot `seq_id`."""
+        drafters = self.drafters[kind]
+        return drafters[seq_id] if len(drafters) > 1 else drafters[0]
+
+    def hold(self, kind: str, source: Callable[[int], Floats | None], width: int = 0) -> HeldRows | None:
+        """Hidden states kept for a drafter where passes are shared; None where `source` itself will do."""
+        if self.passes is None:
+            return None
+        self.held[kind] = HeldRows(source, width)
+        return self.held[kind]
 
     def close(self) -> None:
         """Free drafts before the target they may share tensors with; idempotent."""
-        for drafter in self.drafters.values():
-            drafter.close()
+        for drafters in self.drafters.values():
+            for drafter in drafters:
+                drafter.close()
         self.drafters.clear()
         self.context.close()
         self.model.close()
 
 
 def load_pair(
-    files: PairFiles, load: LoadSettings, notify: Notify, cancel: CancelFlag, *, dry: bool = False
+    files: PairFiles,
+    load: LoadSettings,
+    notify: Notify,
+    cancel: CancelFlag,
+    *,
+    dry: bool = False,
+    passes: Passes | None = None,
 ) -> LoadedPair:
     """Load a target and whatever drafts for it.
 
     Args:
+        passes: for several slots that answer at once; call this in its thread.
         dry: reserve nothing and read no weights: only `session.memory` may look at the pair, to see what
             llama.cpp would allocate.
 
@@ -100,7 +138,10 @@ def load_pair(
     except LocalspecError:
         model.close()
         raise
-    pair = LoadedPair(files, settings, cancel, model, context, _slots(context, settings), capture, dry=dry)
+    pair = LoadedPair(files, settings, cancel, model, context, capture, dry=dry, passes=passes)
+    if passes is not None:
+        passes.prefer(context)
+        context.caller = passes.call
     try:
         if files.companions:
             warn_of_coarse_cache(settings.draft_kv, notify)
@@ -189,10 +230,6 @@ def _model_settings(settings: LoadSettings, files: PairFiles) -> ModelSettings:
     )
 
 
-def _slots(context: Context, settings: LoadSettings) -> Slots:
-    return Slots([context.sequence(i, settings.n_ctx) for i in range(settings.slots)])
-
-
 def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
     assert settings.n_ctx is not None and settings.threads is not None
     return ContextSettings(
@@ -201,7 +238,6 @@ def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
         n_ubatch=settings.n_ubatch,
         n_outputs_max=settings.k_max + 1,
         n_seq_max=settings.slots,
-        kv_unified=False,
         n_rs_seq=settings.k_max if model.recurrent else 0,
         kv=settings.kv,
         flash_attn=settings.flash_attn,

@@ -19,6 +19,7 @@ from localspec.engine.backend.features import EmbeddingRunner, post_norm_rows
 from localspec.engine.backend.model import Model, ModelSettings, load_model
 from localspec.engine.drafters.medusa import Head, MedusaDrafter
 from localspec.errors import ModelFileError, PairingError
+from localspec.session.reach import draft_device
 from localspec.unembedding import EPS, write_unembedding
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ def load_medusa(pair: LoadedPair, path: Path) -> tuple[MedusaDrafter, str]:
 
     pair.draft_contexts.extend(each._context for each in unembeddings)
     pair.draft_host_bytes += sum(head.size_bytes for head in heads)
-    drafter = MedusaDrafter(heads, list(unembeddings), PostNorm(pair.context), pair.model.n_vocab, close)
+    states = PostNorm(pair.context)
+    hidden = pair.hold("medusa", states.read) or states
+    drafter = MedusaDrafter(heads, list(unembeddings), hidden, pair.model.n_vocab, close)
     return drafter, path.stem
 
 
@@ -165,7 +168,7 @@ def _on_engine(pair: LoadedPair, matrix: Any, rows: int) -> EngineUnembedding:
         placement = ModelSettings(
             gpu_layers=-1 if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
             mmap=False,
-            device=settings.draft_device,
+            device=draft_device(settings),
             no_alloc=pair.dry,
         )
         model = load_model(path, placement, cancel=pair.cancel)
@@ -176,4 +179,6 @@ def _on_engine(pair: LoadedPair, matrix: Any, rows: int) -> EngineUnembedding:
                         threads=settings.threads or 1),
         cancel=pair.cancel,
     )  # fmt: skip
+    if pair.passes is not None:
+        context.caller = pair.passes.call
     return EngineUnembedding(model, context)

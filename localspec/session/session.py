@@ -1,20 +1,21 @@
-"""A loaded pair and its conversation: requests in, event streams out, one reply at a time."""
+"""A loaded pair and its conversations: requests in, event streams out, one reply per slot at a time."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 
 from localspec.engine.adapt import AdaptivePolicy
-from localspec.engine.alarms import Alarms
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.devices import devices
 from localspec.engine.backend.library import build_description
-from localspec.engine.backend.samplers import Candidates, draft_samplers, native_samplers
+from localspec.engine.backend.passes import Passes, SharedSequence
+from localspec.engine.backend.samplers import draft_samplers, native_samplers
 from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Drafter, Ids
 from localspec.engine.drafters.ngram import NgramDrafter
@@ -28,6 +29,7 @@ from localspec.errors import EngineError, ModelFileError, UsageError
 from localspec.interfaces import PairFiles, SessionInfo
 from localspec.session.loading import LoadedPair, Notify, load_pair
 from localspec.session.memory import memory_items
+from localspec.session.place import Place, places_of
 from localspec.session.prompting import Prompter
 from localspec.session.reply import SessionReply
 
@@ -51,24 +53,38 @@ def _ignore(event: Event) -> None:
 
 
 class Session:
-    """See `interfaces.SessionLike`. Not re-entrant: a reply must end before the next one starts."""
+    """See `interfaces.SessionLike`. Each slot answers one request at a time.
+
+    With several slots, replies may be started and consumed in different threads; their decodes are merged
+    (`engine.backend.passes`). A drafter that follows one conversation serves one of them at a time.
+    """
 
     def __init__(self, files: PairFiles, load: LoadSettings, notify: Notify) -> None:
         self._cancel_flag = CancelFlag()
-        self._pair: LoadedPair | None = load_pair(files, load, notify, self._cancel_flag)
-        pair = self._pair
+        self._passes = Passes() if load.slots > 1 else None
+        try:
+            pair = self._load(files, load, notify)
+        except BaseException:
+            self._close_passes()
+            raise
+        self._pair: LoadedPair | None = pair
         if not pair.model.vocabulary.has_text:
-            pair.close()
+            self.close()
             raise ModelFileError(f"`{files.target}` has no tokenizer, so it cannot be a target")
         self._prompter = Prompter(pair.model.vocabulary)
-        self._candidates = Candidates(pair.model.n_vocab)
-        self._draft_candidates = Candidates(pair.model.n_vocab)
-        self._policies: dict[tuple[object, ...], AdaptivePolicy] = {}
-        self._alarms = Alarms(frozenset(c.kind for c in files.companions if c.path == files.target))
-        self._rules: dict[tuple[object, ...], RuleChoice] = {}
-        self._busy = threading.Lock()
-        self._active: Control | None = None
+        self._places = places_of(pair)
+        self._followed: dict[str, Place] = {}
+        """Where the drafters are in use that follow one conversation, by kind."""
+        self._starting = threading.Lock()
+        self._lock = threading.Lock()
+        """Guards slots, places and the turns that are remembered."""
         self.info = self._describe(pair)
+
+    def _load(self, files: PairFiles, load: LoadSettings, notify: Notify) -> LoadedPair:
+        if self._passes is None:
+            return load_pair(files, load, notify, self._cancel_flag)
+        passes = self._passes
+        return passes.call(lambda: load_pair(files, load, notify, self._cancel_flag, passes=passes))
 
     def _describe(self, pair: LoadedPair) -> SessionInfo:
         methods: list[Method] = ["auto", "off", "ngram", *pair.drafters]  # type: ignore[list-item]
@@ -89,10 +105,11 @@ class Session:
         )
 
     def cancel(self) -> None:
-        """End the running reply from any thread; without one, nothing happens."""
-        active = self._active
-        if active is not None:
-            active.cancel()
+        """End the running replies from any thread; without one, nothing happens."""
+        for place in self._places.values():
+            control = place.control
+            if control is not None:
+                control.cancel()
 
     def prompt_ids(self, request: Request) -> list[int]:
         """Ids of the prompt that `reply` would start from now.
@@ -101,81 +118,121 @@ class Session:
             UsageError: the request's prompt is wrong, as in `reply`.
         """
         self._open_pair()
-        return self._prompter.encode(request).ids
+        with self._starting:
+            return self._prompter.encode(request).ids
 
     def reply(self, request: Request) -> SessionReply:
         """Start a reply; see `interfaces.SessionLike.reply`."""
         pair = self._open_pair()
-        if not self._busy.acquire(blocking=False):
-            raise EngineError("the session is already producing a reply")
-        try:
+        with self._starting:  # releasing a slot needs no start, so one that is free stays free here
+            if pair.slots.all_taken:
+                n = len(pair.slots)
+                what = "a reply" if n == 1 else f"{n} replies"
+                raise EngineError(f"the session is already producing {what}")
             return self._start(pair, request)
-        except BaseException:
-            self._busy.release()
-            raise
 
     def _start(self, pair: LoadedPair, request: Request) -> SessionReply:
         prompt = self._prompter.encode(request)
-        drafters = self._drafters(pair, request)
+        ids = np.array(prompt.ids, np.int32)
+        with self._lock:
+            place = self._places[pair.slots.choose(request.cache_key, ids).seq_id]
+        drafters, busy = self._drafters(pair, request, place)
         seed = request.sampling.seed if request.sampling.seed is not None else _random_seed()
-        rejection = self._uses_rejection(request, drafters)
+        rejection = self._uses_rejection(request, drafters, place)
         settings, unenforced = self._prompter.constrained(request.sampling)
         options = self._options(pair, request, seed, rejection)
-        ids = np.array(prompt.ids, np.int32)
-        native = native_samplers(settings, pair.model.vocabulary, pair.slots.n_ctx, seed, self._candidates)
-        sampler = Sampler(settings, native, ids)
-        draft_sampler = self._draft_sampler(settings, seed) if rejection else None
-        self._cancel_flag.clear()
-        control = Control(self._cancel_flag.set, self._cancel_flag.clear)
-        loop = Loop(
-            pair.slots.take(request.cache_key, ids),
-            drafters,
-            sampler,
-            self._policy(request, drafters),
-            options,
-            control,
-            draft_distribution=draft_sampler.distribution if draft_sampler is not None else None,
-            alarms=self._alarms,
-            rule=self._rule(request, drafters),
-        )
-        self._active = control
+        stream = self._prompter.stream(request, prompt)
+        control = self._control()
+        native = native_samplers(settings, pair.model.vocabulary, pair.slots.n_ctx, seed, place.candidates)
+        with ExitStack() as undo:
+            sampler = Sampler(settings, native, ids)
+            undo.callback(sampler.close)
+            draft_sampler = self._draft_sampler(settings, seed, place) if rejection else None
+            if draft_sampler is not None:
+                undo.callback(draft_sampler.close)
+            loop = Loop(
+                place.slot,
+                drafters,
+                sampler,
+                self._policy(request, drafters, place),
+                options,
+                control,
+                draft_distribution=draft_sampler.distribution if draft_sampler is not None else None,
+                alarms=place.alarms,
+                rule=self._rule(request, drafters, place),
+            )
+            events = loop.run(ids, prompt.n_stable)
+            closing = undo.pop_all()
+        self._occupy(pair, place, request, drafters, control)
 
         def on_end(reply: list[int]) -> None:
-            self._prompter.remember(request, prompt, reply)
-            sampler.close()
-            if draft_sampler is not None:
-                draft_sampler.close()
-            self._active = None
-            self._busy.release()
+            closing.close()
+            with self._lock:
+                self._prompter.remember(request, prompt, reply)
+                self._leave(pair, place)
 
-        try:
-            events = loop.run(ids, prompt.n_stable)
-        except BaseException:
-            sampler.close()
-            self._active = None
-            raise
-        stream = self._prompter.stream(request, prompt)
-        opening = self._opening(pair, request, (*prompt.notes, *unenforced))
+        opening = self._opening(pair, request, (*prompt.notes, *unenforced, *busy))
         return SessionReply(events, stream, control, pair.model.vocabulary.piece, opening, on_end)
+
+    def _control(self) -> Control:
+        """With one slot a cancel also stops the decode; a pass that others share goes on to its end."""
+        if self._passes is not None:
+            return Control()
+        self._cancel_flag.clear()
+        return Control(self._cancel_flag.set, self._cancel_flag.clear)
+
+    def _occupy(
+        self, pair: LoadedPair, place: Place, request: Request, drafters: list[Drafter], control: Control
+    ) -> None:
+        """The slot, and the drafters that follow one conversation, are this reply's from now on."""
+        with self._lock:
+            pair.slots.take(place.slot, request.cache_key)
+            place.control = control
+            mine = [drafter.name for drafter in drafters if drafter.name in pair.held]
+            self._followed |= dict.fromkeys(mine, place)
+        if mine and isinstance(place.slot, SharedSequence):
+            held = [pair.held[name] for name in mine]
+
+            def read(rows: int) -> None:
+                for each in held:
+                    each.grab(rows)
+
+            place.slot.read = read
+
+    def _leave(self, pair: LoadedPair, place: Place) -> None:
+        """The reply is over; the caller holds the lock."""
+        if isinstance(place.slot, SharedSequence):
+            place.slot.leave()
+        place.control = None
+        self._followed = {kind: where for kind, where in self._followed.items() if where is not place}
+        pair.slots.release(place.slot)
 
     # -- choices ----------------------------------------------------------------------------------
 
-    def _drafters(self, pair: LoadedPair, request: Request) -> list[Drafter]:
-        """The drafters a request may use, in order of preference.
+    def _drafters(
+        self, pair: LoadedPair, request: Request, place: Place
+    ) -> tuple[list[Drafter], tuple[str, ...]]:
+        """The drafters a request may use, in order of preference, and what is said of those in use.
 
         Raises:
+            EngineError: the one that the request requires follows another request.
             UsageError: the method is not available for this pair.
         """
         method, k = request.speculation.method, request.speculation.k
         if method == "off" or k == 0:
-            return []
+            return [], ()
         ngram = NgramDrafter(self._prediction(pair, request))
-        if method == "auto":
-            return [ngram, *pair.drafters.values()]
-        if method == "ngram":
-            return [ngram]
-        if method in pair.drafters:
-            return [pair.drafters[method]]
+        wanted = {"auto": list(pair.drafters), "ngram": []}.get(method, [method])
+        if all(kind in pair.drafters for kind in wanted):
+            busy = [kind for kind in wanted if kind in self._followed]
+            if busy and request.speculation.require and method != "auto":
+                raise EngineError(f"the `{method}` drafter follows another request now")
+            found = [pair.drafter(kind, place.slot.seq_id) for kind in wanted if kind not in busy]
+            if method in ("auto", "ngram") or busy:
+                found = [ngram, *found]
+            return found, tuple(
+                f"the `{kind}` drafter follows another request; this one drafts without it" for kind in busy
+            )
         reason = "; ".join(pair.refused) or f"`{pair.files.name}` has no companion of this kind"
         if request.speculation.require:
             raise EngineError(f"method `{method}` is not available: {reason}")
@@ -188,32 +245,32 @@ class Session:
         ids = pair.model.vocabulary.tokenize(request.prediction, special=False, add_special=False)
         return np.array(ids, np.int32)
 
-    def _uses_rejection(self, request: Request, drafters: list[Drafter]) -> bool:
+    def _uses_rejection(self, request: Request, drafters: list[Drafter], place: Place) -> bool:
         rule, sampling = request.speculation.verify, request.sampling
         if sampling.greedy or not any(drafter.samples for drafter in drafters):
             return False
         if rule == "auto" and sampling.seed is None:
-            return self._rule(request, drafters).rejection_next()
+            return self._rule(request, drafters, place).rejection_next()
         return rule == "rejection"
 
-    def _rule(self, request: Request, drafters: list[Drafter]) -> RuleChoice:
+    def _rule(self, request: Request, drafters: list[Drafter], place: Place) -> RuleChoice:
         """What was learned of these drafters under this truncation."""
         sampling = request.sampling
         key = (tuple(d.name for d in drafters), sampling.temperature, sampling.top_k, sampling.top_p)
-        return self._rules.setdefault(key, RuleChoice())
+        return place.rules.setdefault(key, RuleChoice())
 
-    def _draft_sampler(self, settings: SamplingSettings, seed: int) -> Sampler:
+    def _draft_sampler(self, settings: SamplingSettings, seed: int, place: Place) -> Sampler:
         plain = replace(settings, xtc_probability=0.0, grammar=None, json_schema=None)
-        return Sampler(plain, draft_samplers(plain, seed, self._draft_candidates))
+        return Sampler(plain, draft_samplers(plain, seed, place.draft_candidates))
 
-    def _policy(self, request: Request, drafters: list[Drafter]) -> Policy:
+    def _policy(self, request: Request, drafters: list[Drafter], place: Place) -> Policy:
         asked = request.speculation
         if asked.k is not None:
             return FixedPolicy(asked.k, asked.p_min)
         key = (tuple(d.name for d in drafters), asked.p_min, request.sampling.greedy, asked.verify)
-        if key not in self._policies:
-            self._policies[key] = AdaptivePolicy(self._open_pair().verify, p_min=asked.p_min)
-        policy = self._policies[key]
+        if key not in place.policies:
+            place.policies[key] = AdaptivePolicy(place.costs, p_min=asked.p_min)
+        policy = place.policies[key]
         policy.begin()
         return policy
 
@@ -251,7 +308,12 @@ class Session:
         """Free everything; idempotent."""
         if self._pair is not None:
             pair, self._pair = self._pair, None
+            self._close_passes()
             pair.close()
+
+    def _close_passes(self) -> None:
+        if self._passes is not None:
+            self._passes.close()
 
 
 def _random_seed() -> int:

@@ -171,7 +171,7 @@ class Learned(Bench):
         self.k_max = load.k_max
         self.context = loaded.context
         self.cells = loaded.context.sequence(n_ctx=n_ctx)
-        self.drafters: list[Drafter] = [loaded.drafters[pair.kind]]
+        self.drafters: list[Drafter] = [loaded.drafter(pair.kind, 0)]
         self.alarms, self.control = Alarms(), Control()
         self.record = Record().of(self.drafters[0])
 

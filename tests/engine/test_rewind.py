@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.backend.context import Sequence
+from localspec.engine.backend.sequence import Sequence
 from localspec.engine.backend.rewind import StateRewinder
 from tests.engine.harness import exact_context, ids, random_prompt
 

@@ -39,8 +39,12 @@ class ScriptedTarget:
     """Rows of each decode."""
     fails_at: int | None = None
     """Number of the decode that raises, from 0."""
+    waited_s: float = 0.0
+    sequences: int = 1
+    prefill_chunk: int = 64
 
     def __post_init__(self) -> None:
+        self.most_rows = self.n_batch
         self.ids: Ids = np.zeros(self.n_ctx + 1, np.int32)
 
     def decode(self, tokens: Ids, outputs: int) -> NDArray[np.float32]:

@@ -1,17 +1,18 @@
-"""A llama.cpp context and the sequences that live in it.
+"""A llama.cpp context: batches in, logits out, cells dropped.
 
 Everything llama.cpp would answer with a process abort (too many rows, too many outputs, ids outside the
-vocabulary, gaps in positions) is checked here first. Token ids of every cell are remembered, so that a
-sequence that cannot drop its last cells can be replayed.
+vocabulary, gaps in positions) is checked here first.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Ints
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from localspec.engine.backend.library import last_complaint, library, native
 from localspec.engine.backend.model import Model
 from localspec.engine.settings import FlashAttention, KvType
 from localspec.errors import EngineError
+
+if TYPE_CHECKING:
+    from localspec.engine.backend.sequence import Sequence
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _KV_TYPES: dict[str, str] = {
@@ -35,6 +39,18 @@ Rows = NDArray[np.float32]
 
 class DecodeAborted(Exception):
     """The cancel flag stopped a decode; finished micro-batches stay in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one sequence in a pass."""
+
+    tokens: Ids
+    """`[n]` ids at positions `start`…"""
+    start: int
+    seq_id: int
+    outputs: int
+    """Logits are wanted for the last so many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,8 @@ class ContextSettings:
     swa_full: bool = False
     mtp: bool = False
     kv_unified: bool = True
-    """One pool of cells for all sequences; False divides them evenly, which costs less attention."""
+    """One pool of cells for all sequences, so that any rows of any of them fit one pass. Divided evenly
+    (False), llama.cpp needs a pass for each group of neighbours with equally many rows."""
 
 
 class Context:
@@ -102,6 +119,8 @@ class Context:
         self.hidden_rows = False
         """Also return hidden states after the final norm, for decodes in which every row is an output."""
         self.hidden_on = False
+        self.caller: Callable[..., int] | None = None
+        """Runs decodes in its own thread: `caller(function, argument)`; None = in whichever asks."""
         self._arrays = _BatchArrays(api, self.n_batch, settings.n_seq_max, model.n_embd_inp)
         self._decode = native("llama_decode", ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
         self._logits = native("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
@@ -117,6 +136,7 @@ class Context:
     def sequence(self, seq_id: int = 0, n_ctx: int | None = None) -> Sequence:
         """The cells of conversation `seq_id`, limited to `n_ctx` tokens."""
         from localspec.engine.backend.rewind import rewinder_for
+        from localspec.engine.backend.sequence import Sequence
 
         if not 0 <= seq_id < self.settings.n_seq_max:
             raise EngineError(f"sequence {seq_id} of {self.settings.n_seq_max}")
@@ -138,18 +158,44 @@ class Context:
         """
         n = len(tokens)
         self._check(tokens, n, outputs)
-        arrays = self._arrays
-        arrays.tokens[:n] = tokens
-        arrays.positions[:n] = arrays.ramp[:n]
-        arrays.positions[:n] += start
-        arrays.outputs[:n] = 0
-        arrays.outputs[n - outputs : n] = 1
-        arrays.seq_rows[:n] = arrays.seq_address[seq_id]
-        arrays.batch.n_tokens = n
+        self._fill(0, tokens, start, seq_id, outputs)
+        self._arrays.batch.n_tokens = n
         if self.hidden_rows:
             self._switch_hidden(outputs == n)
-        self.call(arrays.batch)
+        self.call(self._arrays.batch)
         return self.logits(outputs)
+
+    def run_parts(self, parts: Ints[Part]) -> Rows:
+        """Decode rows of several sequences in one pass.
+
+        Returns:
+            `[sum of outputs, n_vocab]` view, part by part, as of `run`, which also lists the errors.
+        """
+        if len(parts) == 1:
+            part = parts[0]
+            return self.run(part.tokens, part.start, part.seq_id, part.outputs)
+        n, outputs = sum(len(part.tokens) for part in parts), sum(part.outputs for part in parts)
+        self._check(np.concatenate([part.tokens for part in parts]), n, outputs)
+        at = 0
+        for part in parts:
+            self._fill(at, part.tokens, part.start, part.seq_id, part.outputs)
+            at += len(part.tokens)
+        self._arrays.batch.n_tokens = n
+        if self.hidden_rows:
+            self._switch_hidden(False)
+        self.call(self._arrays.batch)
+        return self.logits(outputs)
+
+    def _fill(self, at: int, tokens: Ids, start: int, seq_id: int, outputs: int) -> None:
+        """Put the rows of one sequence into the batch, from row `at` on."""
+        n, arrays = len(tokens), self._arrays
+        end = at + n
+        arrays.tokens[at:end] = tokens
+        arrays.positions[at:end] = arrays.ramp[:n]
+        arrays.positions[at:end] += start
+        arrays.outputs[at:end] = 0
+        arrays.outputs[end - outputs : end] = 1
+        arrays.seq_rows[at:end] = arrays.seq_address[seq_id]
 
     def run_side_by_side(self, tokens: Ids, positions: Ids, seq_ids: Ids) -> Rows:
         """Decode row i as position `positions[i]` of sequence `seq_ids[i]`; every row is an output.
@@ -183,13 +229,16 @@ class Context:
 
     def remove(self, seq_id: int, start: int) -> bool:
         """Drop the cells from position `start` on; False when this kind of memory cannot."""
-        return bool(self._seq_rm(self.memory, seq_id, start, -1))
+        with self.opened():
+            return bool(self._seq_rm(self.memory, seq_id, start, -1))
 
     def last_position(self, seq_id: int) -> int:
-        return int(library().llama_memory_seq_pos_max(self.memory, seq_id))
+        with self.opened():
+            return int(library().llama_memory_seq_pos_max(self.memory, seq_id))
 
     def first_position(self, seq_id: int) -> int:
-        return int(library().llama_memory_seq_pos_min(self.memory, seq_id))
+        with self.opened():
+            return int(library().llama_memory_seq_pos_min(self.memory, seq_id))
 
     def _switch_hidden(self, on: bool) -> None:
         # With embeddings on, llama.cpp makes every row an output, so they are off while a prompt is read.
@@ -199,8 +248,7 @@ class Context:
 
     def call(self, batch: Any) -> None:
         """Run a batch that was checked and filled; see `run` for the errors."""
-        with self.lock:
-            code = self._decode(self.handle, batch)
+        code = self.execute(self._decode, batch)
         if code == 2:
             raise DecodeAborted
         if code == 1:
@@ -210,15 +258,38 @@ class Context:
                 f"llama.cpp could not decode (code {code}): {last_complaint() or 'no reason given'}"
             )
 
+    def execute(self, function: Callable[[Any, Any], int], argument: Any) -> int:
+        """Return `function(handle, argument)`, a call that computes; nobody else touches the context then."""
+        if self.caller is not None:
+            return self.caller(self._execute, function, argument)
+        return self._execute(function, argument)
+
+    def _execute(self, function: Callable[[Any, Any], int], argument: Any) -> int:
+        with self.opened():
+            return function(self.handle, argument)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Nobody else touches the context meanwhile.
+
+        Raises:
+            EngineError: it was closed.
+        """
+        with self.lock:
+            if self.handle is None:
+                raise EngineError("the context is closed")
+            yield
+
+    @property
+    def most_outputs(self) -> int:
+        """Rows of one pass whose logits can be had."""
+        return max(self.settings.n_outputs_max, self.settings.n_seq_max)
+
     def _check(self, tokens: Ids, n: int, outputs: int) -> None:
-        if self.handle is None:
-            raise EngineError("the context is closed")
         if not 0 < n <= self.n_batch:
             raise EngineError(f"{n} rows in a batch of {self.n_batch}")
-        if not 0 <= outputs <= min(n, self.settings.n_outputs_max):
-            raise EngineError(
-                f"{outputs} output rows, but at most {self.settings.n_outputs_max} are reserved"
-            )
+        if not 0 <= outputs <= min(n, self.most_outputs):
+            raise EngineError(f"{outputs} output rows, but at most {self.most_outputs} are reserved")
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= self.n_vocab:
             bad = low if low < 0 else high
@@ -230,85 +301,10 @@ class Context:
 
     def close(self) -> None:
         """Free the context; idempotent. Drafts that share tensors must be closed before their target."""
-        if self.handle is not None:
-            library().llama_free(self.handle)
-            self.handle = None
-
-
-class Sequence:
-    """One conversation's cells: an append-only cache with a rollback.
-
-    `n_past` cells are filled; `ids[:n_past]` are their tokens.
-    """
-
-    def __init__(self, context: Context, seq_id: int, n_ctx: int, rewinder: Any) -> None:
-        self.context = context
-        self.seq_id = seq_id
-        self.n_ctx = n_ctx
-        self.n_vocab = context.n_vocab
-        self.n_batch = context.n_batch
-        self.n_past = 0
-        self.ids: Ids = np.zeros(context.n_cells + 1, np.int32)
-        self.last_rows = 0
-        """Rows of the newest decode, for rollbacks that are bounded by it."""
-        self._rewinder = rewinder
-
-    def decode(self, tokens: Ids, outputs: int) -> Rows:
-        """Append `tokens` and return logits `[outputs, n_vocab]` of the last ones; see `Context.run`."""
-        n, start = len(tokens), self.n_past
-        if start + n > self.n_ctx:
-            raise EngineError(f"{start + n} tokens in a context of {self.n_ctx}")
-        self.ids[start : start + n] = tokens
-        try:
-            rows = self.context.run(tokens, start, self.seq_id, outputs)
-        except DecodeAborted:
-            self.n_past = self.context.last_position(self.seq_id) + 1
-            self._rewinder.decoded(self, max(self.n_past - start, 0))
-            raise
-        self.n_past = start + n
-        self.last_rows = n
-        self._rewinder.decoded(self, n)
-        return rows
-
-    def prefill(self, tokens: Ids) -> None:
-        """Append any number of tokens in chunks, without logits."""
-        for start in range(0, len(tokens), self.n_batch):
-            self.decode(tokens[start : start + self.n_batch], 0)
-
-    @property
-    def rewinds_freely(self) -> bool:
-        """Whether any number of newest cells can be dropped without a saved state."""
-        return not self.context.model.recurrent
-
-    @property
-    def undo_limit(self) -> int | None:
-        """Most rows of one decode that can be dropped again, or None for any number."""
-        limit: int | None = self._rewinder.limit
-        return limit
-
-    def guard(self) -> None:
-        """Before a verification: make sure its rows can be dropped (a checkpoint where needed)."""
-        self._rewinder.guard(self)
-
-    def mark_reusable(self) -> None:
-        """Remember this point as one a later turn may return to."""
-        self._rewinder.mark(self)
-
-    def reusable_prefix(self, n: int) -> int:
-        """The longest prefix of at most `n` cells that `truncate` reaches without decoding again."""
-        return int(self._rewinder.reachable(self, n))
-
-    def truncate(self, n: int) -> int:
-        """Keep the first `n` cells; returns the number of tokens that had to be decoded again.
-
-        Raises:
-            EngineError: the cells could not be dropped.
-        """
-        if not 0 <= n <= self.n_past:
-            raise EngineError(f"cannot keep {n} of {self.n_past} cells")
-        if n == self.n_past:
-            return 0
-        return int(self._rewinder.truncate(self, n))
+        with self.lock:
+            if self.handle is not None:
+                library().llama_free(self.handle)
+                self.handle = None
 
 
 class _BatchArrays:

@@ -7,6 +7,7 @@ other drafter keeps working.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from collections.abc import Sequence as Ints
 from typing import Any, Protocol
 
@@ -154,6 +155,31 @@ class NextnRows:
         return nextn_rows(self._target, n, self.width).copy()
 
 
+class HeldRows:
+    """Hidden states of one reply's newest decode, where other replies decode on the same context.
+
+    llama.cpp keeps those of the last pass only, so they are read inside the pass that made them.
+
+    Args:
+        source: reads the newest `n` rows; None where a decode has none.
+    """
+
+    def __init__(self, source: Callable[[int], Floats | None], width: int = 0) -> None:
+        self._source = source
+        self.width = width
+        self._rows: Floats | None = None
+
+    def grab(self, n: int) -> None:
+        """Called in the pass, before the next one."""
+        self._rows = self._source(n)
+
+    def read(self, n: int) -> Floats:
+        """`[n, width]` rows of the newest decode; None where its source had none."""
+        if self._rows is not None and len(self._rows) != n:
+            raise EngineError(f"{len(self._rows)} hidden states were kept of a decode of {n} rows")
+        return self._rows  # type: ignore[return-value]
+
+
 def emit_nextn(context: Context, *, masked: bool) -> None:
     """Make a draft context return the hidden states that its next step needs.
 
@@ -252,8 +278,7 @@ class EmbeddingRunner:
         if len(rows) > self._context.n_ubatch:
             raise EngineError(f"{len(rows)} rows to encode in a micro-batch of {self._context.n_ubatch}")
         self._fill(rows, position, True, None)
-        with self._context.lock:
-            code = self._encode(self._context.handle, self.batch)
+        code = self._context.execute(self._encode, self.batch)
         if code == 2:
             raise DecodeAborted
         if code != 0:

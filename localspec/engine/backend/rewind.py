@@ -17,7 +17,8 @@ from localspec.engine.backend.library import library
 from localspec.errors import EngineError
 
 if TYPE_CHECKING:
-    from localspec.engine.backend.context import Context, Sequence
+    from localspec.engine.backend.context import Context
+    from localspec.engine.backend.sequence import Sequence
 
 _PARTIAL_ONLY = 1
 _KEPT_MARKS = 4
@@ -84,18 +85,20 @@ class _Saved:
     """A copy of the part of a sequence's state that cannot forget a suffix."""
 
     def __init__(self, sequence: Sequence) -> None:
-        api, handle = library(), sequence.context.handle
-        size = api.llama_state_seq_get_size_ext(handle, sequence.seq_id, _PARTIAL_ONLY)
-        self.n_past = sequence.n_past
-        self.data = (ctypes.c_uint8 * size)()
-        got = api.llama_state_seq_get_data_ext(handle, self.data, size, sequence.seq_id, _PARTIAL_ONLY)
+        with sequence.context.opened():
+            api, handle = library(), sequence.context.handle
+            size = api.llama_state_seq_get_size_ext(handle, sequence.seq_id, _PARTIAL_ONLY)
+            self.n_past = sequence.n_past
+            self.data = (ctypes.c_uint8 * size)()
+            got = api.llama_state_seq_get_data_ext(handle, self.data, size, sequence.seq_id, _PARTIAL_ONLY)
         if got != size:
             raise EngineError(f"saved {got} of {size} bytes of the recurrent state")
 
     def restore(self, sequence: Sequence) -> None:
-        api, handle = library(), sequence.context.handle
         size = len(self.data)
-        got = api.llama_state_seq_set_data_ext(handle, self.data, size, sequence.seq_id, _PARTIAL_ONLY)
+        with sequence.context.opened():
+            api, handle = library(), sequence.context.handle
+            got = api.llama_state_seq_set_data_ext(handle, self.data, size, sequence.seq_id, _PARTIAL_ONLY)
         if got != size or not sequence.context.remove(sequence.seq_id, self.n_past):
             raise EngineError("the recurrent state could not be restored")
         sequence.n_past = self.n_past
