@@ -33,18 +33,26 @@ class Outcome:
     """False when the reply ended inside the round: its acceptance was cut off."""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """What a round may draft from, and how much."""
+
+    drafters: Sequence[Drafter]
+    """In order of preference."""
+    history: History
+    limit: int
+    """Most tokens."""
+    n_past: int
+    """Cells of the target."""
+    sampling: DraftSampling | None = None
+    """How drafters that can should draw; None = deterministic proposals."""
+
+
 class Policy(Protocol):
     """Makes the round's draft and learns from its outcome."""
 
-    def draft(
-        self,
-        drafters: Sequence[Drafter],
-        history: History,
-        limit: int,
-        n_past: int,
-        sampling: DraftSampling | None,
-    ) -> tuple[str, Draft | None]:
-        """At most `limit` tokens from one of `drafters`; (`off`, None) is a plain round."""
+    def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
+        """At most `limit` tokens from one of the drafters; (`off`, None) is a plain round."""
 
     def observe(self, outcome: Outcome) -> list[Notice]:
         """Learn from a round; returns what the user should know."""
@@ -68,17 +76,11 @@ class FixedPolicy:
     def _more(self, position: int, confidence: float) -> bool:
         return confidence >= self._p_min
 
-    def draft(
-        self,
-        drafters: Sequence[Drafter],
-        history: History,
-        limit: int,
-        n_past: int,
-        sampling: DraftSampling | None,
-    ) -> tuple[str, Draft | None]:
-        k = min(self._k, limit)
-        for drafter in drafters if k > 0 else ():
-            draft = drafter.propose(history, k, self._more, sampling if drafter.samples else None)
+    def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
+        k = min(self._k, request.limit)
+        for drafter in request.drafters if k > 0 else ():
+            sampling = request.sampling if drafter.samples else None
+            draft = drafter.propose(request.history, k, self._more, sampling)
             if len(draft):
                 return drafter.name, draft
         return "off", None

@@ -9,7 +9,7 @@ import numpy as np
 
 from localspec.engine.adapt import AdaptivePolicy
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
-from localspec.engine.policy import FixedPolicy, Outcome, Policy
+from localspec.engine.policy import DraftRequest, FixedPolicy, Outcome, Policy
 from simulation.profiles import Profile
 from simulation.traces import DEPTH, Trace, TracedReply
 
@@ -99,7 +99,7 @@ def _play_reply(drafter: TraceDrafter, profile: Profile, policy: Policy) -> Play
     while at < len(reply):
         drafter.at, n_past = at, reply.prompt_tokens + at
         limit = min(DEPTH, len(reply) - at - 1)
-        name, draft = policy.draft([drafter], history, limit, n_past, None)
+        name, draft = policy.draft(DraftRequest([drafter], history, limit, n_past))
         made = draft or Draft([], [])
         drafted = len(made)
         accepted = min(drafted, reply.right[at])

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, always
+from localspec.engine.drafters.base import Draft, Drafter, always
 from localspec.engine.events import Done, Notice, Token
-from localspec.engine.policy import Outcome, Policy
+from localspec.engine.policy import DraftRequest, Outcome, Policy
 from localspec.engine.settings import LoadSettings, Request
 from localspec.interfaces import PairFiles
 from localspec.session import Session
@@ -65,16 +65,9 @@ class Recorder:
         self.drafter = ""
         self.free = False
 
-    def draft(
-        self,
-        drafters: Sequence[Drafter],
-        history: History,
-        limit: int,
-        n_past: int,
-        sampling: DraftSampling | None,
-    ) -> tuple[str, Draft | None]:
-        (drafter,) = drafters
-        draft = drafter.propose(history, DEPTH, always, None)
+    def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
+        (drafter,) = request.drafters
+        draft = drafter.propose(request.history, DEPTH, always, None)
         self.drafter, self.free = drafter.name, drafter.free
         self.drafts.append(list(draft.tokens))
         self.confidences.append([round(c, 2) for c in draft.confidences])

@@ -19,7 +19,7 @@ from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.hidden import FeatureStore
 from localspec.engine.events import Token
-from localspec.engine.policy import FixedPolicy
+from localspec.engine.policy import DraftRequest, FixedPolicy
 from localspec.selftest import drafts
 from localspec.selftest.drafts import Draft as DraftFile
 from localspec.selftest.targets import Shape
@@ -112,9 +112,9 @@ class PausedPolicy(FixedPolicy):
         super().__init__(3)
         self._left = plain_rounds
 
-    def draft(self, *args: Any) -> tuple[str, Draft | None]:
+    def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
         self._left -= 1
-        return super().draft(*args) if self._left < 0 else ("off", None)
+        return super().draft(request) if self._left < 0 else ("off", None)
 
 
 def by_length(proposals: Sequence[Proposal]) -> dict[int, list[int]]:
