@@ -29,7 +29,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def client(server: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+    with server.openai() as made:
         yield made
 
 

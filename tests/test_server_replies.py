@@ -220,12 +220,17 @@ class TestTools:
                 assert reply["finish_reason"] == "stop"
             assert [r.tools for r in asked(session)] == [(), ()]
 
-    async def test_tools_that_the_template_does_not_show_are_told(self) -> None:
-        async with api() as (client, _):
-            reply = await client.post(CHAT, json=says("hi", tools=[WEATHER]))
-            assert "knows no tools" in reply.headers["x-localspec-warning"]
-            forced = await client.post(CHAT, json=says("hi", tools=[WEATHER], tool_choice="required"))
-            assert (forced.status_code, forced.json()["error"]["param"]) == (400, "tool_choice")
+    async def test_tools_that_the_template_does_not_show_are_refused(self) -> None:
+        session = self.session([CALL])
+        session.info = INFO
+        async with api(session) as (client, _):
+            for choice in (None, "auto", "required"):
+                reply = await client.post(CHAT, json=says("hi", tools=[WEATHER], tool_choice=choice))
+                error = reply.json()["error"]
+                assert (reply.status_code, error["param"]) == (400, "tools")
+                assert "knows no tools" in error["message"] and "`none`" in error["message"]
+            unused = await client.post(CHAT, json=says("hi", tools=[WEATHER], tool_choice="none"))
+            assert unused.status_code == 200
 
     async def test_a_named_choice_offers_and_forces_only_that_tool(self) -> None:
         other = {"type": "function", "function": {"name": "other"}}

@@ -23,7 +23,7 @@ from localspec.api.bodies import (
 from localspec.api.faults import BodyError
 from localspec.api.forced import forced_call
 from localspec.engine.settings import Message, Request, SamplingSettings, SpeculationSettings
-from localspec.engine.text.toolformats import detect_tools
+from localspec.engine.text.toolformats import ToolFormat, detect_tools
 from localspec.interfaces import SessionInfo
 
 COMPLETION_TOKENS = 16
@@ -53,11 +53,18 @@ def chat_requests(body: ChatBody, ground: Ground) -> list[Request]:
     if body.top_logprobs and not body.logprobs:
         raise BodyError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     tools = wanted_tools(body)
+    format = detect_tools(ground.info.chat_template) if tools else None
+    if tools and format is None:
+        raise BodyError(
+            f"the chat template of `{ground.info.pair}` knows no tools, so the model would not see them",
+            hint="leave out `tools`, or send `tool_choice` as `none`",
+            param="tools",
+        )
     offered = tuple(tool.model_dump(exclude_unset=True) | {"type": "function"} for tool in tools)
     shared = _shared(body, ground)
     request = replace(
         shared,
-        sampling=_with_forced_call(shared.sampling, body, offered, ground.info),
+        sampling=_with_forced_call(shared.sampling, body, offered, format, ground.info.pair),
         messages=_messages(body, ground),
         tools=offered,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -116,17 +123,20 @@ def wanted_tools(body: ChatBody) -> list[Tool]:
 
 
 def _with_forced_call(
-    sampling: SamplingSettings, body: ChatBody, tools: tuple[dict[str, Any], ...], info: SessionInfo
+    sampling: SamplingSettings,
+    body: ChatBody,
+    tools: tuple[dict[str, Any], ...],
+    format: ToolFormat | None,
+    pair: str,
 ) -> SamplingSettings:
-    if body.tool_choice in (None, "none", "auto"):
+    if format is None or body.tool_choice in (None, "none", "auto"):
         return sampling
     if body.grammar is not None or isinstance(body.response_format, JsonObjectFormat | JsonSchemaFormat):
         raise BodyError("a forced tool call cannot follow another grammar as well", param="tool_choice")
-    format = detect_tools(info.chat_template)
-    grammar = forced_call(format.name, tools) if format is not None else None
+    grammar = forced_call(format.name, tools)
     if grammar is None:
         raise BodyError(
-            f"a tool call cannot be forced in the notation of `{info.pair}`",
+            f"a tool call cannot be forced in the notation of `{pair}`",
             hint="use `auto`",
             param="tool_choice",
         )

@@ -20,7 +20,6 @@ from localspec.api.responses import ResponseObject, ResponsesWriter
 from localspec.api.responses_body import ResponsesBody, as_chat, repeated
 from localspec.api.writers import ChatWriter, CompletionWriter
 from localspec.engine.settings import Request
-from localspec.engine.text.toolformats import detect_tools
 from localspec.errors import LocalspecError
 from localspec.interfaces import SessionInfo
 from localspec.server.dispatch import Dispatcher
@@ -139,7 +138,7 @@ class Routes:
         self, http: HttpRequest, body: Body, info: SessionInfo, requests: list[Request], dialect: Dialect
     ) -> Response:
         self._metrics.ignored(body.model_extra or ())
-        warnings = warnings_of(body, info, requests)
+        warnings = warnings_of(body, info)
         headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
         client = body.user or (http.client.host if http.client else "")
         call = Call([Choice(request, info) for request in requests], [], dialect, headers)
@@ -156,15 +155,13 @@ def wants_usage(body: GenerationBody) -> bool:
     return bool(body.stream_options and body.stream_options.include_usage)
 
 
-def warnings_of(body: Body, info: SessionInfo, requests: list[Request]) -> list[str]:
+def warnings_of(body: Body, info: SessionInfo) -> list[str]:
     """What the client should know although it is served, in characters that a header can carry."""
     found: list[str] = []
     name = (body.model or "").encode("ascii", "replace").decode()[:100]
     if body.model and body.model not in names_of(info):
         shown = f"model `{name}`" if name.isprintable() else "another model"
         found.append(f"{shown} is not loaded; served by `{info.pair}`")
-    if requests[0].tools and detect_tools(info.chat_template) is None:
-        found.append("the model's template knows no tools, so it does not see them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Starts a real server process on a scripted session and waits until it is ready.
+"""Starts a real server process on a scripted session or a model, and waits until it is ready.
 
 `python -m tests.kit.serving FACTORY OPTIONS` is the child: it runs the product's own `serve` on a worker
 with the given session factory and prints its URL.
@@ -17,14 +17,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
 from localspec.engine.settings import LoadSettings, Message, Request, SamplingSettings
-from localspec.interfaces import PairFiles
+from localspec.interfaces import Companion, PairFiles
+from localspec.worker.session import OPEN_SESSION
 from tests.kit.toy import words_for
 
+if TYPE_CHECKING:
+    import openai
+
+EXACT: dict[str, Any] = {
+    "threads": 1, "kv": ("f32", "f32"), "draft_kv": ("f32", "f32"), "flash_attn": "off", "k_max": 8
+}  # fmt: skip
 TOY = "tests.kit.toy:open_toy"
 CHAT = "/v1/chat/completions"
 
@@ -40,6 +47,12 @@ class Served:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    def openai(self) -> openai.OpenAI:
+        """OpenAI's client of it, for a `with`; it does not try again."""
+        from openai import OpenAI
+
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
     def children(self) -> list[int]:
         """Process ids of its worker."""
         tasks = Path(f"/proc/{self.process.pid}/task")
@@ -47,10 +60,19 @@ class Served:
 
 
 @contextlib.contextmanager
+def served_model(target: Path, *companions: Companion, n_ctx: int = 2048, **options: Any) -> Iterator[Served]:
+    """A server on a model, with one thread and exact arithmetic."""
+    files = [str(target), *[[companion.kind, str(companion.path)] for companion in companions]]
+    with served(OPEN_SESSION, files=files, load=EXACT | {"n_ctx": n_ctx}, **options) as running:
+        yield running
+
+
+@contextlib.contextmanager
 def served(
     factory: str = TOY, *, preexec: Callable[[], None] | None = None, **options: Any
 ) -> Iterator[Served]:
-    """A server whose settings are `options`: fields of `ServerSettings`, those of `Limits` under `limits`."""
+    """A server whose settings are `options`: fields of `ServerSettings`, those of `Limits` under `limits`,
+    of `LoadSettings` under `load`, and the pair's files under `files`."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -118,7 +140,9 @@ def main() -> None:
     limits = Limits(**options.pop("limits", {}))
     for name in ("allow_hosts", "cors_origins"):
         options[name] = tuple(options.get(name, ()))
-    session = WorkerSession(PairFiles("toy", Path(os.devnull)), LoadSettings(), factory=factory)
+    target, *companions = options.pop("files", [os.devnull])
+    files = PairFiles("toy", Path(target), tuple(Companion(kind, Path(path)) for kind, path in companions))
+    session = WorkerSession(files, LoadSettings(**options.pop("load", {})), factory=factory)
     serve(
         session,
         ServerSettings(limits=limits, **options),
