@@ -28,9 +28,6 @@ from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, lo
 from localspec.engine.stats import Stats
 from localspec.errors import EngineError, PromptTooLongError, UsageError
 
-PREFILL_CHUNK = 512
-"""Prompt tokens per decode: the unit of progress and, on a GPU, of cancellation."""
-
 _DRAW, _RESIDUAL, _DRAFT = 0, 1, 2
 """Lanes of the keyed random numbers."""
 
@@ -40,9 +37,22 @@ class Target(Protocol):
 
     n_past: int
     n_ctx: int
-    n_batch: int
     n_vocab: int
     ids: Ids
+    waited_s: float
+    """Seconds of the last decode in which other replies were awaited."""
+
+    @property
+    def sequences(self) -> int:
+        """Replies that had rows in the last decode."""
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Prompt tokens to read in one decode now."""
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that a verification may have now."""
 
     @property
     def undo_limit(self) -> int | None: ...
@@ -162,12 +172,11 @@ class Loop:
             drafter.rewind(reused)
         self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
         yield from self._emit(Prefill(reused, len(prompt), reused))
-        chunk = min(PREFILL_CHUNK, target.n_batch)
         start = reused
         while start < last:
             if self._control.cancelled:
                 raise DecodeAborted
-            end = min(start + chunk, stable if start < stable else last)
+            end = min(start + target.prefill_chunk, stable if start < stable else last)
             self._decode_target(prompt[start:end], 0)
             start = end
             if start == stable:
@@ -235,7 +244,11 @@ class Loop:
 
     def _limit(self) -> int:
         """Most tokens that may be drafted now: budget, context and what the target can undo."""
-        limits = [self._options.k_max, self._target.n_ctx - self._target.n_past - 1, self._target.n_batch - 1]
+        limits = [
+            self._options.k_max,
+            self._target.n_ctx - self._target.n_past - 1,
+            self._target.most_rows - 1,
+        ]
         if self._options.max_tokens is not None:
             limits.append(self._left() - 1)
         if self._target.undo_limit is not None:
@@ -268,7 +281,7 @@ class Loop:
             self._target.guard()
         before = self._clock.now()
         rows = self._decode_target(tokens, len(tokens))
-        state.verify_s = self._clock.now() - before
+        state.verify_s = self._clock.now() - before - self._target.waited_s
         state.rows = len(tokens)
         return rows
 
@@ -341,6 +354,7 @@ class Loop:
         event = Round(
             state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
             draft_s, state.verify_s, other_s, len(tokens), len(tokens) < len(state.committed),
+            self._target.sequences,
         )  # fmt: skip
         if state.committed:
             self.stats.observe(event)
