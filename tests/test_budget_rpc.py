@@ -6,11 +6,8 @@ The processes are apart from the test's: a device once registered stays, and lla
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,23 +15,13 @@ from localspec.budget.contexts import footprint
 from localspec.budget.layout import place
 from localspec.budget.shape import ContextShape
 from localspec.header import facts_from_header, read_header
+from tests.kit import rpc
 from tests.kit.ggufs import syn
 
+endpoint = rpc.endpoint
 MODELS = ("syn", "syn-tied", "syn-moe", "syn-swa", "syn-hyb", "syn-mtp")
 LAYERS = (0, 1, 2, 99)
 CONTEXT = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 256, "n_outputs_max": 5}
-SERVER = """
-import ctypes, pathlib, sys
-import llama_cpp
-folder = pathlib.Path(llama_cpp.__file__).parent / "lib"
-load = lambda name: ctypes.CDLL(str(folder / f"libggml{name}.so"))
-base, ggml, rpc = load("-base"), load(""), load("-rpc")
-ggml.ggml_backend_dev_by_type.restype = ctypes.c_void_p
-devices = (ctypes.c_void_p * 1)(ggml.ggml_backend_dev_by_type(0))
-start = rpc.ggml_backend_rpc_start_server
-start.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
-start(sys.argv[1].encode(), None, 1, 1, devices)
-"""
 CLIENT = """
 import json, sys
 from pathlib import Path
@@ -55,29 +42,6 @@ for path, layers in asked["loads"]:
 print(json.dumps(found))
 """
 LOADS = [(name, layers) for name in MODELS for layers in LAYERS]
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(200):
-            if server.poll() is not None:
-                pytest.skip("no GPU on this machine, and llama.cpp has no RPC server to stand in for one")
-            try:
-                socket.create_connection(("127.0.0.1", int(address.split(":")[1])), 0.1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield address
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,8 @@ class Builder:
         self.density = self._density(index) if borrowed else 0.0
         self.graph.device = 1 if borrowed else device
         # a block that ends in a scale of its own (Gemma 4) ends where it is
-        stays = device != HOST or self.facts.architecture == "gemma4"
+        scaled = self.facts.architecture == "gemma4" and "no_block_scale" not in self.facts.features
+        stays = device != HOST or scaled
         self.tail = self.graph.device if borrowed or stays else next_device
         self.core = next_device if recurrent_next and device == HOST else self.graph.device
 
@@ -129,10 +130,12 @@ class Builder:
     def cache(self, layer: Layer, index: int) -> tuple[int, int]:
         """(K, V) buffers of a block, with the bytes that a copy to another device would take."""
         cells = self.shape.cells(layer.windowed, self.facts.window) * self.shape.streams
-        device = self.placement.blocks[index] if self.shape.offload_kv else HOST
+        device = (self.placement.caches or self.placement.blocks)[index] if self.shape.offload_kv else HOST
         k = row_bytes(self.shape.type_k, layer.n_head_kv * layer.head_k) * cells
         v = row_bytes(self.shape.type_v, layer.n_head_kv * layer.head_v) * cells
-        return self.graph.buffer(k, "K cache", device), self.graph.buffer(v, "V cache", device)
+        own = not self.placement.caches
+        k_cache = self.graph.buffer(k, "K cache", device, own=own)
+        return k_cache, self.graph.buffer(v, "V cache", device, own=own)
 
     def mask(self, layer: Layer) -> int:
         cells = self.shape.cells(layer.windowed, self.facts.window)

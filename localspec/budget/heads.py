@@ -62,7 +62,9 @@ def reserve_eagle3(
     cur = b.same("block out", cur, middle)
     g.kept.add(cur)
     g.device = placement.output
-    logits = b.mm(b.norm(cur, "final norm"), facts.n_draft_vocab or facts.n_vocab, "logits")
+    normed = b.norm(cur, "final norm")
+    g.device = placement.matrix
+    logits = b.mm(normed, facts.n_draft_vocab or facts.n_vocab, "logits")
     if reduced >= 0:
         g.sink("scatter logits", reduced, logits)
         g.kept.add(reduced)
@@ -95,6 +97,7 @@ def reserve_dflash(
     g.device = placement.output
     normed = b.norm(x, "final norm")
     g.kept.add(normed)
+    g.device = placement.matrix
     g.kept.add(b.mm(normed, facts.n_vocab, "logits"))
     return replay(g, alignments, detail=detail)
 

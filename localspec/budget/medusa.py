@@ -6,10 +6,11 @@ that returns logits for every head's row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from localspec.budget.contexts import Footprint, footprint
-from localspec.budget.layout import place
+from localspec.budget.placement import Placement
 from localspec.budget.replay import HOST
 from localspec.budget.shape import ContextShape
 from localspec.header.facts import Layer, ModelFacts
@@ -33,13 +34,17 @@ def unembedding(width: int, n_vocab: int, matrix_bytes: int) -> ModelFacts:
 def medusa_footprint(
     heads: ModelFacts,
     target: ModelFacts,
-    gpu_layers: int,
+    placed: Callable[[ModelFacts], Placement],
     *,
     alignments: tuple[int, ...],
     detail: bool = False,
 ) -> Footprint:
-    """All of a head file: its own output matrices, and the target's for heads without one."""
-    n_devices, rows = len(alignments) - 1, max(len(heads.head_matrices), 1)
+    """All of a head file: its own output matrices, and the target's for heads without one.
+
+    Args:
+        placed: where the model of an output matrix goes.
+    """
+    rows = max(len(heads.head_matrices), 1)
     shape = ContextShape.of(CTX, n_batch=rows, n_ubatch=rows, n_outputs_max=rows, flash=False, swa_full=False)
     shared = target.embedding_bytes if target.tied else target.output_bytes - _F32 * target.n_embd
     sizes = [own for own in heads.head_matrices if own]
@@ -47,8 +52,7 @@ def medusa_footprint(
     parts = []
     for size in sizes:
         facts = unembedding(target.n_embd, target.n_vocab, size)
-        placement = place(facts, gpu_layers, n_devices=n_devices, shares=(1.0,) + (0.0,) * (n_devices - 1))
-        parts.append(footprint(facts, shape, placement, alignments=alignments, detail=detail))
+        parts.append(footprint(facts, shape, placed(facts), alignments=alignments, detail=detail))
     weights = _sum([part.weights for part in parts])
     return replace(
         parts[0],

@@ -15,5 +15,14 @@ class Placement:
     """Accelerators, without the host."""
     host_experts: frozenset[int] = frozenset()
     """Blocks whose routed experts stay in host memory."""
+    borrowed: int | None = None
+    """Where the output matrix is when it is another model's."""
+    caches: tuple[int, ...] = ()
+    """Device of the cache that each block reads, where it is another context's; empty = the blocks' own."""
     op_offload: bool = True
     """Large batches of host blocks are computed on the first accelerator, which copies their weights."""
+
+    @property
+    def matrix(self) -> int:
+        """Where logits are computed."""
+        return self.output if self.borrowed is None else self.borrowed

@@ -119,6 +119,9 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
     def spare(**changes: object) -> float:
         return room(changed(pair, **changes), ALL)
 
+    n_layers = len(pair.target.layers) + 1
+    if pair.target_on_gpu and gpu_layers < n_layers and spare() >= 0:
+        return [Suggestion("gpu_layers", n_layers, f"all {n_layers} layers fit on the GPU")]
     if MIN_CTX <= largest < settings.n_ctx:
         found.append(Suggestion("ctx", largest, f"a context of {largest} tokens fits"))
     if settings.flash:
@@ -132,7 +135,7 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
             found.append(
                 Suggestion("k", k, f"drafts of at most {k} tokens fit: each one keeps a recurrent state")
             )
-    if pair.gpus and pair.target.n_expert:
+    if pair.target_on_gpu and pair.target.n_expert:
         blocks = len(pair.target.layers)
         kept = blocks - largest_holding(0, blocks, lambda n: spare(n_cpu_moe=blocks - n))
         if 0 < kept <= blocks:
@@ -141,7 +144,7 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
             )
     if pair.draft and room(replace(pair, draft=None), ALL) >= 0:
         found.append(Suggestion("draft", "off", "the target alone fits"))
-    if pair.gpus and 0 < partial <= len(pair.target.layers):
+    if pair.target_on_gpu and 0 < partial <= len(pair.target.layers):
         found.append(
             Suggestion(
                 "gpu_layers", partial, f"{partial} of {len(pair.target.layers) + 1} layers fit on the GPU"
@@ -260,18 +263,20 @@ def plan(
     if missing:
         return _unknown(pair, missing)
     n_layers = len(target.layers) + 1
-    everything = ALL if gpus else 0
-    wanted = everything if settings.gpu_layers is None or not gpus else settings.gpu_layers
+    on_gpu = pair.target_on_gpu
+    everything = ALL if on_gpu else 0
+    wanted = everything if settings.gpu_layers is None or not on_gpu else settings.gpu_layers
     spare, partial = room(pair, wanted), 0
     fit, layers = _word(spare), min(wanted, n_layers)
-    if gpus and settings.gpu_layers is None and spare < 0:
+    if on_gpu and settings.gpu_layers is None and spare < 0:
         partial = most_layers(pair)
         layers = partial or layers
         fit = "partial" if partial else "too big"
-    elif gpus and layers < n_layers and spare >= 0:
+    elif on_gpu and layers < n_layers and spare >= 0:
         fit = "partial"
     largest = largest_context(pair, everything)
-    chosen, companion = target_footprint(pair, layers, detail=detail), draft_footprint(pair, detail=detail)
+    chosen = target_footprint(pair, layers, detail=detail)
+    companion = draft_footprint(pair, layers, detail=detail)
     helpful = detail and fit in ("tight", "partial", "too big")
     return Plan(
         fit=fit,

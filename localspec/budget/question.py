@@ -16,11 +16,14 @@ from localspec.budget.contexts import Footprint, Graph, footprint, snapshots
 from localspec.budget.device import Device
 from localspec.budget.layout import ALL, place
 from localspec.budget.medusa import medusa_footprint
+from localspec.budget.placement import Placement
 from localspec.budget.shape import ContextShape
 from localspec.header.architecture import ASSISTANT, LAYER_INPUTS
 from localspec.header.facts import ModelFacts
 
 PlanDraftKind = Literal["draft", "mtp", "eagle3", "dflash", "medusa"]
+HOSTS = ("none", "CPU")
+"""Device names that mean no accelerator."""
 STEP = 256
 """Contexts are whole multiples of this many cells."""
 
@@ -46,6 +49,10 @@ class BudgetSettings:
     swa_full: bool = False
     shares: tuple[float, ...] = ()
     """Proportion of the target per accelerator; empty = by free memory, as llama.cpp does."""
+    device: str | None = None
+    """The target's only device, `none` for the host; None = every accelerator."""
+    draft_device: str | None = None
+    """The same of the draft."""
     head_batch: int = 128
     """Batch of MTP, EAGLE-3 and DFlash contexts, which reserve logits for every row of it."""
 
@@ -77,8 +84,37 @@ class Question:
     def gpus(self) -> tuple[Device, ...]:
         return self.devices[1:]
 
+    @property
+    def target_on_gpu(self) -> bool:
+        """Whether the target may use accelerators at all."""
+        return bool(self.gpus) and self.settings.device not in HOSTS
+
 
 _cached = lru_cache(maxsize=4096)(footprint)
+
+
+def _placed(
+    pair: Question, facts: ModelFacts, layers: int, device: str | None, *, shares: tuple[float, ...] = ()
+) -> Placement:
+    """A model on one device by name, on the host, or by `shares` (empty: free memory) over accelerators."""
+    settings = pair.settings
+    if device in HOSTS:
+        return place(facts, 0, n_devices=len(pair.gpus), op_offload=False)
+    if device is not None:
+        shares = tuple(float(gpu.name == device) for gpu in pair.gpus)
+    return place(
+        facts,
+        layers,
+        n_devices=len(pair.gpus),
+        shares=shares or tuple(float(gpu.free_bytes) for gpu in pair.gpus),
+        n_cpu_moe=settings.n_cpu_moe if facts is pair.target else 0,
+        op_offload=any(gpu.op_offload for gpu in pair.gpus),
+    )
+
+
+def _target_placement(pair: Question, gpu_layers: int) -> Placement:
+    settings = pair.settings
+    return _placed(pair, pair.target, gpu_layers, settings.device, shares=settings.shares)
 
 
 def target_footprint(
@@ -101,15 +137,7 @@ def target_footprint(
         kv=settings.kv,
         swa_full=settings.swa_full,
     )
-    shares = settings.shares or tuple(float(gpu.free_bytes) for gpu in pair.gpus)
-    placement = place(
-        facts,
-        gpu_layers,
-        n_devices=len(pair.gpus),
-        shares=shares,
-        n_cpu_moe=settings.n_cpu_moe,
-        op_offload=any(gpu.op_offload for gpu in pair.gpus),
-    )
+    placement = _target_placement(pair, gpu_layers)
     head = pair.draft.facts if pair.draft else None
     read = set(head.target_layers) if head and kind in ("eagle3", "dflash") else set()
     exposed = facts.architecture in LAYER_INPUTS
@@ -127,15 +155,40 @@ def target_footprint(
     )
 
 
-def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None:
-    """The drafter's own context; heads and small models go to the first accelerator as a whole."""
+def _draft_placement(pair: Question, draft: DraftPlanInput, gpu_layers: int) -> Placement:
+    """MTP layers inside the target are where it has them; a borrowed matrix is used where it is."""
+    settings, facts = pair.settings, draft.facts
+    target = _target_placement(pair, gpu_layers)
+    if facts is None:
+        return target
+    layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+    own = _placed(pair, facts, layers, settings.draft_device)
+    if facts.architecture == ASSISTANT:
+        windowed, everything = target.blocks[pair.target.n_layer - 2 :][:2]
+        return replace(own, caches=tuple(windowed if la.windowed else everything for la in facts.layers))
+    borrows = draft.kind in ("eagle3", "dflash") and not facts.own_output
+    return replace(own, borrowed=target.output) if borrows else own
+
+
+def draft_footprint(pair: Question, gpu_layers: int, *, detail: bool = False) -> Footprint | None:
+    """The drafter's own context.
+
+    Args:
+        gpu_layers: the target's, whose cache and matrices a head may use.
+    """
     settings, draft = pair.settings, pair.draft
     if draft is None:
         return None
     facts = draft.facts or pair.target
-    layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
     if draft.kind == "medusa":
-        return medusa_footprint(facts, pair.target, layers, alignments=pair.alignments, detail=detail)
+        layers = ALL if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+        return medusa_footprint(
+            facts,
+            pair.target,
+            lambda matrix: _placed(pair, matrix, layers, settings.draft_device),
+            alignments=pair.alignments,
+            detail=detail,
+        )
     least = settings.k_max + 2
     assistant = facts.architecture == ASSISTANT
     head = draft.kind in ("mtp", "eagle3", "dflash")
@@ -144,20 +197,20 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
         batch = min(batch, settings.head_batch)
     elif head:
         batch = settings.head_batch
+    n_seq = 1 if head else settings.n_seq  # a head follows one conversation at a time
     shape = ContextShape.of(
-        settings.n_ctx,
+        settings.n_ctx // settings.n_seq * n_seq,
         n_batch=batch,
         n_ubatch=max(settings.n_ubatch, least),
-        n_outputs_max=batch if head else settings.n_seq,
-        n_seq=settings.n_seq,
+        n_outputs_max=batch if head else n_seq,
+        n_seq=n_seq,
         unified=settings.unified,
         flash=settings.flash,
         kv=settings.kv if assistant else settings.draft_kv,
         swa_full=settings.swa_full,
         read_ubatch=max(settings.n_ubatch, least) if assistant else 0,
     )
-    shares = (1.0,) + (0.0,) * (len(pair.gpus) - 1) if pair.gpus else ()
-    placement = place(facts, layers, n_devices=len(pair.gpus), shares=shares)
+    placement = _draft_placement(pair, draft, gpu_layers)
     graphs: dict[str, Graph] = {"mtp": "mtp", "eagle3": "eagle3", "dflash": "dflash"}
     graph = graphs.get(draft.kind, "model")
     if assistant:
@@ -180,7 +233,7 @@ def draft_footprint(pair: Question, *, detail: bool = False) -> Footprint | None
 def totals(pair: Question, gpu_layers: int, *, careful: bool = True) -> list[int]:
     """Bytes the pair takes per device."""
     totals = list(target_footprint(pair, gpu_layers, careful=careful).totals)
-    draft = draft_footprint(pair)
+    draft = draft_footprint(pair, gpu_layers)
     return [a + b for a, b in zip(totals, draft.totals, strict=True)] if draft else totals
 
 

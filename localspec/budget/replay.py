@@ -30,6 +30,8 @@ class Graph:
     """Inputs, in order of first use: allocated before anything else."""
     external: set[int] = field(default_factory=set)
     """Weights and caches, which have buffers of their own."""
+    own: set[int] = field(default_factory=set)
+    """Those of `external` that belong to this context."""
     kept: set[int] = field(default_factory=set)
     """Outputs, never freed."""
     order: list[int] = field(default_factory=list)
@@ -50,10 +52,16 @@ class Graph:
         self.leaves.append(node)
         return node
 
-    def buffer(self, size: int, label: str, device: int) -> int:
-        """A weight or cache with memory of its own; read on another device it is copied there."""
+    def buffer(self, size: int, label: str, device: int, *, own: bool = True) -> int:
+        """A weight or cache with memory of its own; read on another device it is copied there.
+
+        Args:
+            own: False for another context's cache, whose copies all live as long as what reads them.
+        """
         node = self._add(size, device, label, (), False)
         self.external.add(node)
+        if own:
+            self.own.add(node)
         return node
 
     def op(
@@ -129,7 +137,7 @@ def _split(graph: Graph) -> list[tuple[int, tuple[int, ...]]]:
     for node in graph.order:
         device = devices[node]
         foreign = [s for s in sources[node] if devices[s] != device]
-        weight = any(s in graph.external and (s, device) not in copies for s in foreign)
+        weight = any(s in graph.own and (s, device) not in copies for s in foreign)
         if device != current or (weight and n_inputs):
             current, start, n_inputs = device, len(plan), 0
         if foreign:

@@ -44,6 +44,7 @@ FEATURES = {
     "softcap": "",
     "attn_softcap": "",
     "inner_norms": "ssm_b_norm.weight",
+    "no_block_scale": "",
 }
 """Marks of the compute graph and, where there is one, the block tensor that shows it."""
 
@@ -143,6 +144,8 @@ def _features(header: Header, keys: _Keys) -> frozenset[str]:
         up = next(t for n, t in names.items() if n.endswith(".ffn_up.weight"))
         down = next((t for n, t in names.items() if n.endswith(".ffn_down.weight")), up)
         found.add("fused_gate_up" if up.shape[-1] == 2 * down.shape[0] else "no_gate")
+    if keys.architecture == "gemma4" and first and "layer_output_scale.weight" not in first:
+        found.add("no_block_scale")
     sections = keys.raw("rope.dimension_sections")
     has_sections = isinstance(sections, tuple) and len(sections) > 1 and all(sections[:2])
     if keys.architecture in MULTI_ROPE or (keys.architecture in MULTI_ROPE_WITH_SECTIONS and has_sections):

@@ -16,6 +16,7 @@ from localspec.budget import (
     parse_budget,
     plan,
 )
+from localspec.budget.question import HOSTS
 from localspec.engine.settings import LoadSettings
 from localspec.errors import unknown
 from localspec.header import ModelFacts
@@ -41,7 +42,7 @@ class Wanted:
 
     def settings(self, n_ctx_train: int) -> BudgetSettings:
         """Load settings in the budget's words; without a context the one the engine would take."""
-        load = self.load
+        load, simulated = self.load, any(device.simulated for device in self.devices)
         return BudgetSettings(
             n_ctx=load.slots * (load.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)),
             kv=load.kv,
@@ -54,8 +55,9 @@ class Wanted:
             draft_gpu_layers=load.draft_gpu_layers,
             n_cpu_moe=load.n_cpu_moe,
             shares=load.tensor_split,
+            device=None if simulated else load.device,
+            draft_device=None if simulated else load.draft_device or load.device,
             n_seq=load.slots,
-            unified=False,
         )
 
 
@@ -85,16 +87,13 @@ def wanted(load: LoadSettings, budget: str | None, machine: Machine | None) -> W
 
 
 def _chosen(devices: tuple[Device, ...], load: LoadSettings) -> tuple[Device, ...]:
-    """The host and what `--device` leaves of the accelerators."""
-    if load.device is None or not devices:
+    """The host and the accelerators that target and draft may use; a draft goes where its target does."""
+    names = {load.device, load.draft_device or load.device} - {*HOSTS}
+    if not devices:
         return devices
-    host = tuple(device for device in devices if device.kind == "cpu")
-    if load.device in ("none", "CPU"):
-        return host
-    named = tuple(device for device in devices if device.name == load.device)
-    if not named:
-        raise unknown("device", load.device, [device.name for device in devices])
-    return (*named, *host)
+    for name in names - {None, *(device.name for device in devices)}:
+        raise unknown("device", str(name), [device.name for device in devices])
+    return tuple(device for device in devices if device.kind == "cpu" or names & {None, device.name})
 
 
 def input_of(kind: str, facts: ModelFacts | None) -> DraftPlanInput | None:
