@@ -84,7 +84,7 @@ _LISTED = [
         ("ubatch", "n_ubatch", whole(1), "rows the backend computes at once"),
         ("flash_attn", word(("auto", "on", "off")), "flash attention"),
         ("device", text, "device of the target, as `localspec doctor` lists it"),
-        ("draft_device", text, "device of the draft"),
+        ("draft_device", text, "device of the draft; the target's by default"),
         ("tensor_split", shares, "share of the model per GPU"),
         ("n_cpu_moe", whole(0), "first blocks whose expert tensors stay in host memory"),
         ("rpc", endpoints, "ggml RPC servers whose devices join"),

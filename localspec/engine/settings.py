@@ -37,6 +37,7 @@ class LoadSettings:
     device: str | None = None
     """Name of the target's device as `localspec doctor` lists it; None = llama.cpp's choice."""
     draft_device: str | None = None
+    """The same of the draft; None = the target's."""
     tensor_split: tuple[float, ...] = ()
     n_cpu_moe: int = 0
     """Expert tensors of this many first blocks stay in host memory."""
