@@ -2,8 +2,9 @@
 
 The same scripted model process, one token a round without any computation, is read twice: directly, as a
 program with the session in its hands would, and through HTTP as server-sent events. The difference per
-token is the server's: crossing threads, assembling, JSON, the socket, and the client's reading of it. Pairs
-are interleaved and their median counts; the bar is 1 ms on two slow cores.
+token is the server's: crossing threads, assembling, JSON, the socket, and the client's reading of it. A second
+process gives a token every 20 ms, and what counts there is how much later than a direct reader the client has
+it, the first one apart. Pairs are interleaved and their median counts; the bar is 1 ms on two slow cores.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from localspec.engine.settings import LoadSettings, Request  # noqa: E402
 from localspec.interfaces import PairFiles  # noqa: E402
 from localspec.worker import WorkerSession  # noqa: E402
+from tests.kit import latency  # noqa: E402
 from tests.kit.serving import served  # noqa: E402
 
 BAR_MS = 1.0
@@ -56,6 +58,22 @@ def streamed(port: int, tokens: int) -> float:
     return seconds
 
 
+def later(pairs: int) -> tuple[list[float], list[float]]:
+    """Milliseconds by which a paced reply's first token, and the median one, reach a client later."""
+    files = PairFiles("stamped", Path(os.devnull))
+    first, every = [], []
+    with (
+        served(latency.STAMPED) as server,
+        WorkerSession(files, LoadSettings(), factory=latency.STAMPED) as session,
+    ):
+        latency.streamed(server)
+        for _ in range(pairs):
+            near, far = latency.direct(session), latency.streamed(server)
+            first.append(1000 * (far[0] - near[0]))
+            every.append(1000 * (statistics.median(far) - statistics.median(near)))
+    return first, every
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=1000)
@@ -69,11 +87,17 @@ def main() -> int:
             1000 * (streamed(server.port, options.tokens) - direct(session, options.tokens)) / options.tokens
             for _ in range(options.pairs)
         ]
-    median = statistics.median(added)
-    spread = f"{min(added):.3f} to {max(added):.3f}"
-    print(f"server: {median:.3f} ms per streamed token (median of {options.pairs}, {spread})")
-    print(f"bar: {BAR_MS} ms: {'met' if median <= BAR_MS else 'missed'}")
-    return int(median > BAR_MS)
+    first, every = later(options.pairs)
+    missed = False
+    for what, values in (
+        ("per streamed token", added), ("until the first paced token", first), ("until a paced token", every)
+    ):  # fmt: skip
+        median = statistics.median(values)
+        missed |= median > BAR_MS
+        spread = f"{min(values):.3f} to {max(values):.3f}"
+        print(f"server: {median:.3f} ms {what} (median of {options.pairs}, {spread})")
+    print(f"bar: {BAR_MS} ms: {'missed' if missed else 'met'}")
+    return int(missed)
 
 
 if __name__ == "__main__":
