@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from localspec.engine.events import Done, Event, Prefill, Token
 from localspec.engine.settings import Request
 from localspec.errors import EngineError, LocalspecError, ModelFileError, UsageError
-from localspec.server.dispatch import Dispatcher, NotReadyError, QueueFullError, Ticket, TimeLimitError
+from localspec.server.dispatch import Dispatcher
 from localspec.server.fairness import FairQueue
 from localspec.server.metrics import Metrics
 from localspec.server.settings import READY_TOKENS, Limits
+from localspec.server.tickets import NotReadyError, QueueFullError, Ticket, TimeLimitError
 from tests.kit.scripted import ScriptedReply, summary
 from tests.kit.toy import ToyReply, ToySession, text_of
 

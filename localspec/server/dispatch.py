@@ -1,9 +1,9 @@
-"""One engine thread between many requests and one session.
+"""Engine threads, one per slot, between many requests and one session.
 
-The session blocks, so it runs in a thread of its own; requests wait in a fair queue and read their events
+The session blocks, so each reply is read in a thread; requests wait in a fair queue and read their events
 from an asyncio queue. Events cross over once per round, not once per token. A session that dies is
-started again and proves itself with a short generation before it gets the next request; only the request
-that was running fails. Knows nothing of HTTP or JSON.
+started again and proves itself with a short generation before it gets the next request; only the requests
+that were running fail. Knows nothing of HTTP or JSON.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from localspec.engine.events import Done, Event, Token
+from localspec.engine.events import Done, Event, Round, Token
 from localspec.engine.settings import Request, SamplingSettings
-from localspec.errors import EngineError, LocalspecError, OutsideError
-from localspec.interfaces import Reply, SessionInfo, SessionLike
+from localspec.errors import EngineError, LocalspecError
+from localspec.interfaces import SessionInfo, SessionLike
 from localspec.server.fairness import FairQueue
 from localspec.server.metrics import Metrics
 from localspec.server.settings import READY_TOKENS, Limits
+from localspec.server.tickets import NotReadyError, QueueFullError, Ticket, TimeLimitError
 
 log = logging.getLogger("localspec.server")
 
@@ -30,6 +31,8 @@ IDLE_CHECK_S = 1.0
 """How often an idle engine thread looks whether its session still lives."""
 RETRY_S = (0.5, 1.0, 5.0, 15.0, 30.0)
 """Pauses between attempts to bring a failing session up."""
+LAST_EVENTS_S = 5.0
+"""How long a restart waits for replies of the dead session to be told; they are told at once."""
 PATIENCE = 3
 """Failed attempts after which those who wait are told."""
 
@@ -43,18 +46,6 @@ class ServedSession(SessionLike, Protocol):
     def restart(self) -> None: ...
 
 
-class QueueFullError(OutsideError):
-    """Too many requests wait, or this one waited too long."""
-
-
-class TimeLimitError(OutsideError):
-    """The reply took longer than the operator allows."""
-
-
-class NotReadyError(OutsideError):
-    """The pair is loading, or could not be loaded."""
-
-
 @dataclass(frozen=True, slots=True)
 class Health:
     """State of the service; `reason` only when it is not ready."""
@@ -63,54 +54,8 @@ class Health:
     reason: str | None = None
 
 
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One request's place: iterate it for batches of events, cancel it when the client is gone."""
-
-    request: Request
-    client: str
-    queued_at: float
-    _dispatcher: Dispatcher
-    _loop: asyncio.AbstractEventLoop
-    _inbox: asyncio.Queue[list[Event] | LocalspecError] = field(default_factory=asyncio.Queue)
-    started_at: float | None = None
-    reply: Reply | None = None
-    cancelled: bool = False
-    ended: bool = False
-    """Nothing more will be delivered."""
-
-    @property
-    def conversation(self) -> str:
-        return self.request.cache_key or ""
-
-    def cancel(self) -> None:
-        """Give the place up: a waiting request leaves the queue, a running one ends within a round."""
-        self._dispatcher.cancel(self)
-
-    async def batches(self) -> AsyncIterator[list[Event]]:
-        """The events of the reply, round by round; the last batch ends with `Done`.
-
-        Raises:
-            LocalspecError: the request was refused, timed out, or its worker died before it answered.
-        """
-        while True:
-            item = await self._inbox.get()
-            if isinstance(item, LocalspecError):
-                raise item
-            yield item
-            if isinstance(item[-1], Done):
-                return
-
-    def deliver(self, item: list[Event] | LocalspecError) -> None:
-        """Hand a batch or a failure over to the request's event loop; later items are dropped."""
-        if self.ended:
-            return
-        self.ended = isinstance(item, LocalspecError) or isinstance(item[-1], Done)
-        self._loop.call_soon_threadsafe(self._inbox.put_nowait, item)
-
-
 class Dispatcher:
-    """Owns the session and the engine thread."""
+    """Owns the session and the engine threads."""
 
     def __init__(
         self,
@@ -126,7 +71,9 @@ class Dispatcher:
         self._clock = clock
         self._lock = threading.Condition()
         self._queue: FairQueue[Ticket] = FairQueue()
-        self._current: Ticket | None = None
+        self._running: list[Ticket] = []
+        self._raising = threading.Lock()
+        """Held by the engine thread that brings the session up."""
         self._closed = False
         self._health = Health("loading")
         self._info: SessionInfo | None = None
@@ -134,14 +81,22 @@ class Dispatcher:
         self._retry_at = 0.0
         self._first_failure: LocalspecError | None = None
         self._settled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Begin loading; returns at once."""
-        self._thread.start()
+        self._grow(1)
+
+    def _grow(self, slots: int) -> None:
+        """Run as many engine threads as the session answers requests at once."""
+        with self._lock:
+            while len(self._threads) < slots and not self._closed:
+                name = f"engine-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
 
     def close(self) -> None:
-        """Fail what waits, end the session and the thread. Idempotent; may take a second or two."""
+        """Fail what waits, end the session and the threads. Idempotent; may take a second or two."""
         with self._lock:
             self._closed = True
             waiting = self._queue.items()
@@ -150,8 +105,8 @@ class Dispatcher:
         for ticket in waiting:
             ticket.deliver(NotReadyError("the server is stopping"))
         self._session.close()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def health(self) -> Health:
@@ -174,7 +129,7 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        return self._current is not None
+        return bool(self._running)
 
     def wait_settled(self) -> LocalspecError | None:
         """Block until the first load ended; its error when it failed."""
@@ -216,28 +171,37 @@ class Dispatcher:
         now = self._clock()
         with self._lock:
             late = [t for t in self._queue.items() if now - t.queued_at > self._limits.queue_s]
-            current = self._current
-            preparing = current is not None and current.reply is None
+            running = list(self._running)
+            preparing = [ticket for ticket in running if ticket.reply is None and not ticket.ended]
         for ticket in late:
             ticket.deliver(
                 QueueFullError(f"the request waited {self._limits.queue_s:g} s and was not reached")
             )
             ticket.cancel()
-        if current is None or current.started_at is None:
-            return
-        ran = now - current.started_at
-        if preparing and ran > self._limits.start_s:
-            message = f"the request could not be prepared within {self._limits.start_s:g} s"
-            current.deliver(TimeLimitError(message))
-            log.warning("%s; the worker is restarted", message)
-            self._health = Health("restarting", message)
-            self._metrics.restarted()
-            self._session.restart()
-        elif ran > self._limits.reply_s and not current.cancelled:
-            current.deliver(TimeLimitError(f"the reply took longer than {self._limits.reply_s:g} s"))
-            current.cancel()
+        for ticket in running:
+            assert ticket.started_at is not None
+            ran = now - ticket.started_at
+            if ticket in preparing and ran > self._limits.start_s:
+                self._give_up(ticket, running)
+                return
+            if ran > self._limits.reply_s and not ticket.cancelled:
+                ticket.deliver(TimeLimitError(f"the reply took longer than {self._limits.reply_s:g} s"))
+                ticket.cancel()
 
-    # --- the engine thread ---
+    def _give_up(self, ticket: Ticket, running: list[Ticket]) -> None:
+        """A request cannot be prepared: only the end of its worker ends the attempt, whoever else runs."""
+        message = f"the request could not be prepared within {self._limits.start_s:g} s"
+        ticket.deliver(TimeLimitError(message))
+        for other in running:
+            other.deliver(
+                EngineError(f"the model process was restarted, because of another request: {message}")
+            )
+        log.warning("%s; the worker is restarted", message)
+        self._health = Health("restarting", message)
+        self._metrics.restarted()
+        self._session.restart()
+
+    # --- the engine threads ---
 
     def _run(self) -> None:
         """Bring the session up, answer, repeat.
@@ -257,26 +221,41 @@ class Dispatcher:
             except Exception as error:
                 log.exception("the engine thread met an unexpected error")
                 self._fail(ticket, EngineError(f"{type(error).__name__}: {error}"))
-            with self._lock:
-                if self._current is not None:
-                    self._current.reply = None  # a late cancel has nothing left to reach
-                self._current = None
+            if ticket is not None:
+                self._release(ticket)
+
+    def _release(self, ticket: Ticket) -> None:
+        with self._lock:
+            ticket.reply = None  # a late cancel has nothing left to reach
+            self._running.remove(ticket)
+            self._metrics.running(len(self._running))
+            self._lock.notify_all()
 
     def _fail(self, ticket: Ticket | None, error: LocalspecError) -> None:
         if ticket is not None:
             self._metrics.failed()
             ticket.deliver(error)
 
+    @property
+    def _up(self) -> bool:
+        return self._health.status == "ready" and self._session.alive
+
     def _bring_up(self) -> None:
         """Make sure that the session lives and has proved itself; waits out the pause after a failure."""
-        if self._health.status == "ready" and self._session.alive:
-            return
+        if not self._up:
+            with self._raising:
+                if not self._up:  # no other engine thread has done it meanwhile
+                    self._raise_up()
+
+    def _raise_up(self) -> None:
         if self._info is not None and self._health.status == "ready":
             self._health = Health("restarting", "the model process ended and is being restarted")
             self._metrics.restarted()
         with self._lock:
             if self._lock.wait_for(lambda: self._closed, timeout=max(0.0, self._retry_at - self._clock())):
                 return
+            # Replies of the dead session must hear of its death before it counts as restarted.
+            self._lock.wait_for(lambda: not self._running, timeout=LAST_EVENTS_S)
         try:
             if not self._session.alive:
                 self._session.restart()
@@ -287,6 +266,7 @@ class Dispatcher:
         else:
             self._failures = 0
             self._health = Health("ready")
+            self._grow(self._info.effective.slots)
         self._settled.set()
 
     def _not_up(self, error: LocalspecError) -> None:
@@ -334,10 +314,13 @@ class Dispatcher:
             if self._health.status != "ready":
                 return None
             self._lock.wait_for(lambda: self._closed or len(self._queue) > 0, timeout=IDLE_CHECK_S)
+            if not self._up:  # it died in another thread's reply
+                return None
             ticket = self._next()
             if ticket is not None:
                 ticket.started_at = self._clock()
-                self._current = ticket
+                self._running.append(ticket)
+                self._metrics.running(len(self._running))
             return ticket
 
     def _answer(self, ticket: Ticket) -> None:
@@ -358,7 +341,9 @@ class Dispatcher:
                     self._metrics.first_token(self._clock() - ticket.queued_at)
                 first = False
                 continue
-            if isinstance(event, Done):
+            if isinstance(event, Round):
+                self._metrics.round(event)
+            elif isinstance(event, Done):
                 self._metrics.finished(event)
             ticket.deliver(batch)
             batch = []

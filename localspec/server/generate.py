@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from localspec.api.assemble import Choice
 from localspec.api.faults import Fault, fault_of
 from localspec.errors import LocalspecError
-from localspec.server.dispatch import QueueFullError, Ticket, TimeLimitError
 from localspec.server.streams import Dialect
+from localspec.server.tickets import QueueFullError, Ticket, TimeLimitError
 from localspec.server.wire import EVENT_STREAM, STREAM_HEADERS, fault_response, json_response
 
 CLIENT_GONE = 499

@@ -15,10 +15,11 @@ from prometheus_client import (
     generate_latest,
 )
 
-from localspec.engine.events import Done
+from localspec.engine.events import Done, Round
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
 RATES = (1, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 NAMED_FIELDS = 100
 """Ignored body fields counted by name; clients choose the names, so the rest shares one label."""
@@ -74,6 +75,12 @@ class Metrics:
             buckets=[10 * rate for rate in RATES],
         )
         self._rounds = Counter("localspec_rounds", "Draft-verify rounds", registry=registry)
+        self._company = Histogram(
+            "localspec_round_sequences",
+            "Requests that had rows in the target's pass of a round",
+            registry=registry,
+            buckets=SEQUENCES,
+        )
         self._drafted = Counter("localspec_draft_tokens", "Tokens drafted", registry=registry)
         self._tested = Counter("localspec_draft_tokens_tested", "Drafts judged", registry=registry)
         self._accepted = Counter("localspec_draft_tokens_accepted", "Drafts accepted", registry=registry)
@@ -115,14 +122,19 @@ class Metrics:
 
     def started(self, wait_s: float) -> None:
         self._queue_wait.observe(wait_s)
-        self._running.set(1)
+
+    def running(self, count: int) -> None:
+        self._running.set(count)
+
+    def round(self, event: Round) -> None:
+        """Count a round of any reply."""
+        self._company.observe(event.sequences)
 
     def first_token(self, after_s: float) -> None:
         self._first_token.observe(after_s)
 
     def failed(self) -> None:
         self._replies.labels("refused").inc()
-        self._running.set(0)
 
     def restarted(self) -> None:
         self._restarts.inc()
@@ -130,7 +142,6 @@ class Metrics:
     def finished(self, done: Done) -> None:
         """Add a reply's summary."""
         summary = done.summary
-        self._running.set(0)
         self._replies.labels(done.reason).inc()
         self._prompt.inc(summary.prompt_tokens)
         self._reused.inc(summary.reused_tokens)

@@ -1,6 +1,7 @@
-"""The child's side: load a session, run replies one after another, stream their events.
+"""The child's side: load a session, run replies, as many at once as it has slots, stream their events.
 
-Three threads. The main one runs the session (native calls happen here). The listener reads the parent's
+Three threads, and one per slot if there are several. The main one runs the session (with one slot native
+calls happen here, with several in the session's own native thread). The listener reads the parent's
 messages, passes cancels on at once, and ends the process the moment the pipe closes, also while the main
 thread is inside a load or decode, because native calls release the interpreter lock. The sender writes
 events: at once when idle, in batches when they come faster than the pipe takes them.
@@ -19,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NoReturn
 
 from localspec.engine.events import Event, Loading, Notice
@@ -146,22 +148,22 @@ class Sender:
 
 
 class Runner:
-    """The main thread's loop: one session, one reply at a time."""
+    """The main thread's loop: one session, which answers as many requests at once as it has slots."""
 
     def __init__(self, sender: Sender) -> None:
         self.todo: queue.SimpleQueue[protocol.Start | protocol.Finish] = queue.SimpleQueue()
         self._sender = sender
         self._lock = threading.Lock()
-        self._current: tuple[int, Reply] | None = None
+        self._replies: dict[int, Reply] = {}
         self._cancelled: set[int] = set()
 
     def cancel(self, number: int) -> None:
         """Cancel a reply that runs, or one that is still to come."""
         with self._lock:
             self._cancelled.add(number)
-            current = self._current
-        if current is not None and current[0] == number:
-            current[1].cancel()
+            reply = self._replies.get(number)
+        if reply is not None:
+            reply.cancel()
 
     def run(self, boot: protocol.Boot) -> None:
         """Load, then answer until `Finish`.
@@ -175,9 +177,17 @@ class Runner:
             self._sender.put(protocol.LoadFailed(as_localspec_error(error, "loading")))
             return
         self._sender.put(protocol.Ready(session.info))
-        while isinstance(message := self.todo.get(), protocol.Start):
-            self._answer(session, message)
+        slots = session.info.effective.slots
+        if slots == 1:
+            self._serve(lambda start: self._answer(session, start))
+        else:
+            with ThreadPoolExecutor(slots, "reply") as pool:
+                self._serve(lambda start: pool.submit(self._answer, session, start))
         session.close()
+
+    def _serve(self, answer: Callable[[protocol.Start], object]) -> None:
+        while isinstance(message := self.todo.get(), protocol.Start):
+            answer(message)
 
     def _answer(self, session: SessionLike, start: protocol.Start) -> None:
         number = start.number
@@ -187,7 +197,7 @@ class Runner:
             self._sender.put(protocol.Refused(number, as_localspec_error(error, "starting the reply")))
             return
         with self._lock:
-            self._current = (number, reply)
+            self._replies[number] = reply
             late = number in self._cancelled
         if late:
             reply.cancel()
@@ -199,7 +209,7 @@ class Runner:
             self._sender.put(protocol.Failed(number, as_localspec_error(error, "the reply")))
         finally:
             with self._lock:
-                self._current = None
+                self._replies.pop(number, None)
                 self._cancelled.discard(number)
 
 

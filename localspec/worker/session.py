@@ -93,7 +93,7 @@ class WorkerSession:
         return self._life.process.pid
 
     def reply(self, request: Request) -> WorkerReply:
-        """Start a reply; a second one waits until the first has ended.
+        """Start a reply; with more than the session has slots, it waits until one has ended.
 
         Raises:
             UsageError: the request is wrong.
