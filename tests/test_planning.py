@@ -43,8 +43,8 @@ def listed(catalog: Catalog, home: Path) -> Callable[..., dict[str, PairPlan]]:
 class TestList:
     def test_most_pairs_are_known_offline(self, listed: Any) -> None:
         plans = listed(budget=CARD, n_ctx=8192)
-        known = [plan for plan in plans.values() if plan.fit != "unknown"]
-        assert len(known) >= 2 * len(plans) / 3
+        unknown = [plan.name for plan in plans.values() if plan.fit == "unknown"]
+        assert unknown == ["qwen3-coder-30b-a3b-0.75b"], "nobody states what its draft looks like"
         assert all(plan.simulated and plan.compared_with == "SIM" for plan in plans.values())
         assert all(plan.reason for plan in plans.values() if plan.fit == "unknown")
 
