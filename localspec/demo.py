@@ -1,7 +1,8 @@
 """`localspec demo`: the same prompts plain and speculative, interleaved, on the embedded pair.
 
 One workload shows where drafting can win on a small CPU (an edit, whose text is mostly in the prompt), one
-where it cannot (a story); there speculation has to pause itself and cost next to nothing.
+where it cannot (a story); there speculation has to pause itself and cost next to nothing. Beside what `auto`
+makes of them, every drafter of the pair runs alone and without pausing, so that one sees which wins and why.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ PAIR = "demo"
 REPEATS = 5
 TAIL = 64
 """Tokens before a losing policy may be judged: it has to see that drafting loses."""
-FIXED_K = 4
-"""Draft length of `--method M`, which never pauses."""
+WINS = 1.03
+"""Speed-up from which a method counts as faster than plain decoding."""
+ALONE_REPEATS, FIXED_K = 2, 4
+"""Repeats and draft length of a drafter that runs alone; it never pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +87,33 @@ def run_demo(session: SessionLike, out: Output, *, method: Method | None = None,
     """Run all workloads and report them; returns the exit code.
 
     Args:
-        method: also run this drafter with a fixed k and without pausing.
+        method: run this drafter alone, instead of `auto` and each one.
         quick: one repeat of shorter replies.
     """
-    repeats = 1 if quick else REPEATS
     comparisons = []
     for workload in WORKLOADS:
         if quick:
             workload = replace(workload, max_tokens=min(workload.max_tokens, 96))
-        comparisons += compare(session, workload, _requests(workload, method), repeats, out)
+        if method in (None, "auto"):
+            automatic = [("auto", SpeculationSettings())]
+            comparisons += compare(session, workload, automatic, 1 if quick else REPEATS, out)
+        if alone := _alone(session.info, method):
+            comparisons += compare(session, workload, alone, 1 if quick else ALONE_REPEATS, out)
     report = report_of(session.info, comparisons)
     out.report(report, human_report(report, session.info, comparisons))
     return 0
 
 
-def _requests(workload: DemoWorkload, method: Method | None) -> list[tuple[str, SpeculationSettings]]:
-    requests: list[tuple[str, SpeculationSettings]] = [("auto", SpeculationSettings())]
-    if method is not None and method not in ("auto", "off"):
-        requests.append((f"{method} k={FIXED_K}", SpeculationSettings(method=method, k=FIXED_K)))
-    return requests
+def _alone(info: SessionInfo, method: Method | None) -> list[tuple[str, SpeculationSettings]]:
+    """What runs with a fixed draft length: the method asked for, or all that the pair has."""
+    if method == "off":
+        return []
+    asked = info.methods if method in (None, "auto") else (method,)
+    return [
+        (f"{name} k={FIXED_K}", SpeculationSettings(method=name, k=FIXED_K))
+        for name in asked
+        if name not in ("auto", "off")
+    ]
 
 
 def compare(
@@ -197,6 +208,7 @@ def _workload_report(c: Comparison) -> dict[str, Any]:
         "accepted_per_tested": counts.accept_per_tested,
         "accepted_per_drafted": counts.accept_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
+        "round_cost": counts.tokens_per_round / whole.median,
         "text_equal": c.evidence is None,
         "logit_gap": c.evidence,
         "paused": counts.paused_at_token is not None,
@@ -207,16 +219,30 @@ def _workload_report(c: Comparison) -> dict[str, Any]:
 
 def human_report(report: dict[str, Any], info: SessionInfo, comparisons: Sequence[Comparison]) -> str:
     """The replies' first lines, the table and a verdict in words."""
-    lines = [f"{info.target} · {info.build} · {info.effective.threads} threads", ""]
+    rows = report["workloads"]
+    by_workload: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        if comparison.method == "auto":
-            lines.append(f"{comparison.workload.name}: {comparison.workload.shows}")
-            lines += [_indented(comparison.spec[-1].text, lines=4), ""]
+        by_workload.setdefault(comparison.workload.name, []).append(comparison)
+    lines = [f"{info.target} · {info.build} · {info.effective.threads} threads", ""]
+    for name, ran in by_workload.items():
+        lines += [f"{name}: {ran[0].workload.shows}", _indented(ran[0].spec[-1].text, lines=4), ""]
     headers = ["workload", "method", "plain tok/s", "spec tok/s", "speed-up (range)", "tokens/round",
-               "accepted/tested", "accepted/drafted"]  # fmt: skip
-    lines += [table(headers, [_row(row) for row in report["workloads"]]), ""]
-    lines += [verdict(row) for row in report["workloads"]]
+               "round costs", "accepted/tested", "accepted/drafted"]  # fmt: skip
+    lines += [table(headers, [_row(row) for row in rows]), ""]
+    alone = len(rows) == len(by_workload)
+    lines += [verdict(row) for row in rows if alone or row["method"] == "auto"]
+    if not alone:
+        lines += [winner([row for row in rows if row["name"] == name]) for name in by_workload]
     return "\n".join(lines)
+
+
+def winner(rows: Sequence[dict[str, Any]]) -> str:
+    """Which method is fastest for a workload, and what decides it: tokens of a round against its cost."""
+    best = max(rows, key=lambda row: float(row["speedup"]))
+    trade = f"a round gives {best['tokens_per_round']:.2f} tokens for the time of {best['round_cost']:.2f}"
+    if best["speedup"] >= WINS:
+        return f"{best['name']}: `{best['method']}` wins here, {trade}"
+    return f"{best['name']}: nothing beats plain decoding here; at best (`{best['method']}`) {trade}"
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -224,7 +250,8 @@ def _row(row: dict[str, Any]) -> list[str]:
     return [
         row["name"], row["method"], f"{row['plain_tps']:.1f}", f"{row['spec_tps']:.1f}",
         f"{row['speedup']:.2f}× ({low:.2f}–{high:.2f})", f"{row['tokens_per_round']:.2f}",
-        _share(row["accepted"], row["tested"]), _share(row["accepted"], row["drafted"]),
+        f"{row['round_cost']:.2f} tokens", _share(row["accepted"], row["tested"]),
+        _share(row["accepted"], row["drafted"]),
     ]  # fmt: skip
 
 
@@ -241,7 +268,7 @@ def verdict(row: dict[str, Any]) -> str:
     """One workload in a sentence."""
     name = f"{row['name']} ({row['method']})" if row["method"] != "auto" else row["name"]
     speed = row["speedup"]
-    if speed >= 1.03:
+    if speed >= WINS:
         text = f"{name}: {speed:.2f}× faster than plain decoding"
     elif speed >= 0.97:
         text = f"{name}: as fast as plain decoding ({speed:.2f}×)"

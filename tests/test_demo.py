@@ -8,8 +8,17 @@ import os
 
 import pytest
 
-from localspec.demo import WORKLOADS, DemoWorkload, compare, human_report, report_of, run_demo, verdict
-from localspec.engine.settings import LoadSettings, SpeculationSettings
+from localspec.demo import (
+    WORKLOADS,
+    DemoWorkload,
+    compare,
+    human_report,
+    report_of,
+    run_demo,
+    verdict,
+    winner,
+)
+from localspec.engine.settings import LoadSettings, Method, SpeculationSettings
 from localspec.interfaces import Companion, PairFiles
 from localspec.output import Output
 from localspec.session import Session, open_session
@@ -62,6 +71,34 @@ def test_the_verdict_is_in_words() -> None:
     )
     assert "1.40× faster" in verdict({**row, "speedup": 1.4, "paused_at_token": None})
     assert "0.90× of plain decoding" in verdict({**row, "speedup": 0.9})
+
+
+def test_the_winner_is_named_with_its_cost() -> None:
+    auto = {"name": "edit", "method": "auto", "speedup": 1.2, "tokens_per_round": 2.0, "round_cost": 1.67}
+    ngram = {**auto, "method": "ngram k=4", "speedup": 1.5, "tokens_per_round": 3.0, "round_cost": 2.0}
+    assert winner([auto, ngram]) == (
+        "edit: `ngram k=4` wins here, a round gives 3.00 tokens for the time of 2.00"
+    )
+    slow = {**auto, "speedup": 1.0, "tokens_per_round": 1.5, "round_cost": 1.5}
+    assert winner([slow, {**ngram, "speedup": 0.7}]) == (
+        "edit: nothing beats plain decoding here; "
+        "at best (`auto`) a round gives 1.50 tokens for the time of 1.50"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [(None, ["auto", "ngram k=4", "draft k=4"]), ("draft", ["draft k=4"])]
+)
+def test_all_methods_of_the_pair_run_or_the_one_asked_for(
+    session: Session, method: Method | None, expected: list[str]
+) -> None:
+    out = io.StringIO()
+    run_demo(session, Output(out, io.StringIO(), json=True, quiet=True), method=method, quick=True)
+    session.close()
+    rows = json.loads(out.getvalue())["workloads"]
+    assert [row["method"] for row in rows] == expected * len(WORKLOADS)
+    for row in rows:
+        assert row["round_cost"] == pytest.approx(row["tokens_per_round"] / row["speedup"])
 
 
 @pytest.mark.real_model

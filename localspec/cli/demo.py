@@ -16,7 +16,8 @@ from localspec.output import Output
 def command(asked: Asked, quick: bool, out: Output) -> int:
     """Race the embedded pair: the same prompts plain and speculative, interleaved.
 
-    With --method, that drafter also runs at a fixed draft length of 4, without pausing.
+    `auto` chooses and pauses by itself; then each drafter of the pair runs alone at a fixed draft length of 4,
+    without pausing. With --method, only that one runs.
     """
     from localspec.cli.opening import opened
     from localspec.cli.planned import recorded
