@@ -343,6 +343,27 @@ class TestSuggest:
         assert all(row["reason"] for row in rows)
         assert len(rows) == 3, "a model as large as the target cannot draft faster"
 
+    def test_a_verdict_follows_the_content_not_the_name(
+        self, run: Any, pair: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Known fault 86: cached verdicts, and candidates left out without a reason."""
+        folder = tmp_path / "llama.cpp"
+        folder.mkdir()
+        monkeypatch.setenv("LLAMA_CACHE", str(folder))
+        file = folder / "draft.gguf"
+
+        def answer(name: str) -> tuple[str, str]:
+            rows = json.loads(run("models", "suggest", "tiny-pair", "--json")[1])["candidates"]
+            return next((row["status"], row["reason"]) for row in rows if row["name"] == name)
+
+        file.write_bytes(syn("syn-q8_0").read_bytes())
+        assert answer("draft.gguf")[0] == "compatible"
+        file.rename(folder / "renamed.gguf")
+        assert answer("renamed.gguf")[0] == "compatible"
+        (folder / "renamed.gguf").write_bytes(syn("syn-8").read_bytes())
+        status, reason = answer("renamed.gguf")
+        assert status == "refused" and reason
+
     def test_offline_what_was_not_compared_says_so(self, run: Any, pair: FakeHub, home: Path) -> None:
         user_rows(
             home,
