@@ -7,7 +7,8 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from localspec.server.fairness import FairQueue
 from localspec.server.metrics import Metrics
 from localspec.server.settings import READY_TOKENS, Limits
 from localspec.server.tickets import NotReadyError, QueueFullError, Ticket, TimeLimitError
-from tests.kit.scripted import ScriptedReply, summary
+from tests.kit.scripted import INFO, ScriptedReply, summary
 from tests.kit.toy import ToyReply, ToySession, text_of
 
 WAIT_S = 5.0
@@ -279,6 +280,67 @@ class TestDeath:
             with pytest.raises(EngineError, match=r"could not be started: .*SIGKILL"):
                 await drain(later)
             assert dispatcher.health.status == "failed"
+
+
+class Several(ToySession):
+    """Answers three requests at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = replace(INFO, effective=replace(INFO.effective, slots=3))
+        self.together = self.most = 0
+        self._lock = threading.Lock()
+
+    def reply(self, request: Request) -> Any:
+        events = ToySession.reply(self, request)
+        with self._lock:
+            self.together += 1
+            self.most = max(self.most, self.together)
+
+        def counted() -> Iterator[Event]:
+            for event in events:
+                if isinstance(event, Done):
+                    with self._lock:
+                        self.together -= 1
+                yield event
+
+        return counted()
+
+
+class TestSlots:
+    async def test_as_many_requests_run_at_once_as_there_are_slots(self) -> None:
+        session = Several()
+        async with running(session) as dispatcher:
+            tickets = [dispatcher.submit(asking(f"!slow {n}"), str(n % 2)) for n in range(8)]
+            await until(lambda: dispatcher.waiting == 5)
+            alone = [text(list(ToyReply(asking(f"!slow {n}")))) for n in range(8)]
+            assert [text(await drain(ticket)) for ticket in tickets] == alone
+        assert session.most == 3
+
+    async def test_requests_that_ran_beside_one_that_hangs_are_told_why_they_failed(self) -> None:
+        clock, gate = TestTimeLimits.Clock(), threading.Event()
+
+        class Hanging(Several):
+            def reply(self, request: Request) -> Any:
+                if text_of(request) == "hang":
+                    gate.wait(WAIT_S)
+                    raise EngineError("the session was restarted")
+                return Several.reply(self, request)
+
+            def restart(self) -> None:
+                gate.set()
+
+        async with running(Hanging(), Limits(start_s=30), clock=clock) as dispatcher:
+            beside = dispatcher.submit(asking("!slow"), "a")
+            hanging = dispatcher.submit(asking("hang"), "a")
+            await until(lambda: hanging.started_at is not None and beside.reply is not None)
+            clock.now = 31
+            await asyncio.to_thread(dispatcher.sweep)
+            with pytest.raises(TimeLimitError, match="could not be prepared"):
+                await drain(hanging)
+            with pytest.raises(EngineError, match="because of another request"):
+                await drain(beside)
+            assert text(await drain(dispatcher.submit(asking("hi"), "a")))
 
 
 class TestTimeLimits:

@@ -60,10 +60,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def served_model(target: Path, *companions: Companion, n_ctx: int = 2048, **options: Any) -> Iterator[Served]:
+def served_model(
+    target: Path, *companions: Companion, n_ctx: int = 2048, slots: int = 1, **options: Any
+) -> Iterator[Served]:
     """A server on a model, with one thread and exact arithmetic."""
     files = [str(target), *[[companion.kind, str(companion.path)] for companion in companions]]
-    with served(OPEN_SESSION, files=files, load=EXACT | {"n_ctx": n_ctx}, **options) as running:
+    with served(
+        OPEN_SESSION, files=files, load=EXACT | {"n_ctx": n_ctx, "slots": slots}, **options
+    ) as running:
         yield running
 
 

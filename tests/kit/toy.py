@@ -164,7 +164,9 @@ class ToySession:
 
 def open_toy(files: PairFiles, load: LoadSettings, notify: Callable[[Loading], None]) -> ToySession:
     """Factory for a worker."""
-    return ToySession()
+    session = ToySession()
+    session.info = replace(INFO, effective=replace(INFO.effective, slots=load.slots))
+    return session
 
 
 @dataclass
