@@ -14,7 +14,7 @@ from localspec.engine.drafters.base import Draft, Drafter
 from localspec.engine.events import Notice
 from localspec.engine.lengths import best_length, goes_on
 from localspec.engine.pausing import Pausing
-from localspec.engine.policy import DraftRequest, Outcome
+from localspec.engine.policy import DraftRequest, Outcome, propose
 
 LEARNING = 8
 """Proposals of a drafter that are made although they seem to lose: its prices and chances are guesses yet."""
@@ -55,6 +55,8 @@ class AdaptivePolicy:
         verify: measured or stored decode times; filled further by every round.
         p_min: confidence below which drafting stops, by the user's wish.
     """
+
+    adapts = True
 
     def __init__(self, verify: VerifyCosts | None = None, *, p_min: float = 0.0) -> None:
         self.verify = verify or VerifyCosts()
@@ -104,7 +106,7 @@ class AdaptivePolicy:
         return "off", None
 
     def _free_draft(self, drafter: Drafter, arm: Arm, request: DraftRequest, plain_now: bool) -> Draft | None:
-        draft = drafter.propose(request.history, request.limit, self._above_floor, None)
+        draft = propose(drafter, request, request.limit, self._above_floor)
         if not len(draft):
             return None
         chances = [arm.acceptance.chance(bucket_of(c), i) for i, c in enumerate(draft.confidences)]
@@ -146,8 +148,7 @@ class AdaptivePolicy:
             reach *= arm.acceptance.chance(bucket_of(confidence), position)
             return position < least or goes_on(position, reach, chances, costs, rate)
 
-        sampling = request.sampling if drafter.samples else None
-        return drafter.propose(request.history, min(request.limit, max(2 * k, 4)), more, sampling)
+        return propose(drafter, request, min(request.limit, max(2 * k, 4)), more)
 
     @staticmethod
     def _probe_length(chances: Sequence[float], costs: Sequence[float]) -> int:
@@ -185,6 +186,10 @@ class AdaptivePolicy:
             self._burst = PLAIN_BURST
             return True
         return False
+
+    def restart(self, method: str) -> None:
+        self.arms.pop(method, None)
+        self._pausing.begin()
 
     # -- learning ---------------------------------------------------------------------------------
 

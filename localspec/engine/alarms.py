@@ -15,6 +15,8 @@ from localspec.engine.stats import add_at_each
 
 MANY = 24
 """Judged drafts before an acceptance of exactly nothing counts as a fault."""
+COLLAPSED = 32
+"""Judged drafts in a row, all rejected, that are a fault of a drafter which used to be right."""
 PERFECT = 512
 """Judged drafts of another model that may all be right before that is suspicious."""
 _AGAIN = 128
@@ -23,12 +25,23 @@ _RUN = 4
 """Tokens of a run that must have occurred before for its last one to count as copied."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that needs an explanation."""
+
+    text: str
+    broken: bool
+    """The drafter proposes nothing but nonsense: its state, or itself, is spoiled."""
+
+
 @dataclass(slots=True)
 class _Seen:
     """What one method did so far."""
 
     tested: int = 0
     accepted: int = 0
+    missed: int = 0
+    """Tested since the last accepted one."""
     tested_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     raised: set[str] = field(default_factory=set)
@@ -38,8 +51,15 @@ class _Seen:
     def add(self, tested: int, accepted: int) -> None:
         self.tested += tested
         self.accepted += accepted
+        self.missed = tested - accepted if accepted else self.missed + tested
         add_at_each(self.tested_at, tested)
         add_at_each(self.accepted_at, accepted)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether a drafter that was right about every third time or more is never right any longer."""
+        before = self.tested - self.missed
+        return self.missed >= COLLAPSED and before >= COLLAPSED and self.accepted > 0.3 * before
 
     def cliff(self) -> int | None:
         """0-based position where acceptance falls from more than 30 % to exactly nothing."""
@@ -51,7 +71,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class Alarms:
-    """A session's alarms; each is raised once per method."""
+    """A session's alarms; each is raised once per method, and again after the drafter was reset."""
 
     own: frozenset[str] = frozenset()
     """Methods that draft with the target itself: always right, and rightly so."""
@@ -59,8 +79,8 @@ class Alarms:
 
     def observe(
         self, method: str, tested: int, accepted: int, is_copy: Callable[[], bool] = lambda: False
-    ) -> list[str]:
-        """Add one round's counts; returns new alarms as sentences.
+    ) -> list[Alarm]:
+        """Add one round's counts; returns new alarms.
 
         Args:
             is_copy: whether the text repeats itself so much that being always right proves nothing; asked
@@ -73,6 +93,12 @@ class Alarms:
             found["none"] = (
                 f"none of {seen.tested} tested draft tokens was accepted: the `{method}` drafter looks broken"
             )
+        if seen.collapsed:
+            found["collapse"] = (
+                f"none of the last {seen.missed} tested draft tokens was accepted, of those before "
+                f"{100 * seen.accepted / (seen.tested - seen.missed):.0f} %: the `{method}` drafter's state "
+                "looks spoiled"
+            )
         cliff = seen.cliff()
         if cliff is not None:
             found["cliff"] = (
@@ -84,9 +110,16 @@ class Alarms:
                 f"all of {seen.tested} tested draft tokens were accepted: is the `{method}` drafter the "
                 "target itself?"
             )
-        new = [text for key, text in found.items() if key not in seen.raised]
-        seen.raised.update(found)
+        new = [
+            Alarm(text, key in ("none", "collapse")) for key, text in found.items() if key not in seen.raised
+        ]
+        # One that was right again may collapse once more.
+        seen.raised = (seen.raised | set(found)) - (set() if seen.collapsed else {"collapse"})
         return new
+
+    def forget(self, method: str) -> None:
+        """Count anew: the drafter is another one than it was."""
+        self._seen.pop(method, None)
 
     def _too_good(self, method: str, seen: _Seen, is_copy: Callable[[], bool]) -> bool:
         if method in self.own or seen.accepted < seen.tested or seen.tested < seen.look_at:

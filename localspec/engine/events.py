@@ -17,7 +17,7 @@ from localspec.engine.stats import Summary
 
 Channel = Literal["content", "reasoning"]
 DoneReason = Literal["stop", "length", "context", "cancelled", "error"]
-NoticeKind = Literal["paused", "resumed", "off", "alarm", "raised", "info"]
+NoticeKind = Literal["paused", "resumed", "off", "reset", "alarm", "raised", "info"]
 
 
 @dataclass(frozen=True, slots=True)

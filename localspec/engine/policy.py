@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
 
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, More
 from localspec.engine.events import Notice
+from localspec.engine.recovery import DraftFaultError
+from localspec.engine.sampling import NotFiniteError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,48 @@ class Policy(Protocol):
     def observe(self, outcome: Outcome) -> list[Notice]:
         """Learn from a round; returns what the user should know."""
 
+    def restart(self, method: str) -> None:
+        """The drafter was reset: what was learned of it holds no longer."""
+
     def speedup(self) -> float | None:
         """Measured speculative rate / measured plain rate at this context, or None."""
 
     @property
     def paused(self) -> bool: ...
 
+    @property
+    def adapts(self) -> bool:
+        """Whether it may do without a drafter; else a spoiled one goes on drafting."""
+
+
+NOT_FINITE = "produced probabilities that are not finite"
+
+
+def propose(drafter: Drafter, request: DraftRequest, k: int, more: More) -> Draft:
+    """The drafter's proposal.
+
+    Raises:
+        DraftFaultError: it is no proposal.
+        EngineError: the drafter cannot go on.
+    """
+
+    def checked(position: int, confidence: float) -> bool:
+        if not isfinite(confidence):
+            raise DraftFaultError(drafter.name, NOT_FINITE)
+        return more(position, confidence)
+
+    sampling = request.sampling if drafter.samples else None
+    try:
+        return drafter.propose(request.history, k, checked, sampling)
+    except NotFiniteError as error:
+        raise DraftFaultError(drafter.name, NOT_FINITE) from error
+
 
 class FixedPolicy:
     """Always `k` tokens from the first drafter that has a proposal; never pauses."""
 
     paused = False
+    adapts = False
 
     def __init__(self, k: int, p_min: float = 0.0) -> None:
         self._k = k
@@ -79,14 +113,16 @@ class FixedPolicy:
     def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
         k = min(self._k, request.limit)
         for drafter in request.drafters if k > 0 else ():
-            sampling = request.sampling if drafter.samples else None
-            draft = drafter.propose(request.history, k, self._more, sampling)
+            draft = propose(drafter, request, k, self._more)
             if len(draft):
                 return drafter.name, draft
         return "off", None
 
     def observe(self, outcome: Outcome) -> list[Notice]:
         return []
+
+    def restart(self, method: str) -> None:
+        """Nothing is learned."""
 
     def speedup(self) -> float | None:
         return None

@@ -316,10 +316,14 @@ def _softmax(ids: NDArray[np.int32], logits: Row) -> Distribution:
     return Distribution(ids[order].copy(), p / p.sum())
 
 
+class NotFiniteError(EngineError):
+    """A row of logits holds NaN or infinity where its best token should be."""
+
+
 def check_finite(value: float) -> None:
     """A NaN or infinity in a logits row is a broken model or kernel: stop, never guess."""
     if not np.isfinite(value):
-        raise EngineError("the target produced a row of logits that is not finite")
+        raise NotFiniteError("the target produced a row of logits that is not finite")
 
 
 def log_softmax(row: Row) -> NDArray[np.float64]:

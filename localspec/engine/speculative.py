@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,44 +23,15 @@ from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.policy import DraftRequest, Outcome, Policy
+from localspec.engine.recovery import NOTHING_ACCEPTED, DraftFaultError, Health
 from localspec.engine.rule import RuleChoice
 from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_probabilities, uniform
 from localspec.engine.stats import Stats
+from localspec.engine.target import Target
 from localspec.errors import EngineError, PromptTooLongError, UsageError
 
 _DRAW, _RESIDUAL, _DRAFT = 0, 1, 2
 """Lanes of the keyed random numbers."""
-
-
-class Target(Protocol):
-    """The target's sequence; `backend.Sequence` is one."""
-
-    n_past: int
-    n_ctx: int
-    n_vocab: int
-    ids: Ids
-    waited_s: float
-    """Seconds of the last decode in which other replies were awaited."""
-
-    @property
-    def sequences(self) -> int:
-        """Replies that had rows in the last decode."""
-
-    @property
-    def prefill_chunk(self) -> int:
-        """Prompt tokens to read in one decode now."""
-
-    @property
-    def most_rows(self) -> int:
-        """Rows that a verification may have now."""
-
-    @property
-    def undo_limit(self) -> int | None: ...
-    def decode(self, tokens: Ids, outputs: int) -> Any: ...
-    def guard(self) -> None: ...
-    def truncate(self, n: int) -> int: ...
-    def reusable_prefix(self, n: int) -> int: ...
-    def mark_reusable(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -88,6 +59,7 @@ class Loop:
         drafters: in order of preference; empty for plain decoding.
         draft_distribution: a draft logits row → q under the request's truncation, for rejection.
         alarms: the session's, so that patterns over several replies are seen.
+        health: the conversation's, so that a drafter that a reset did not help stays off.
     """
 
     def __init__(
@@ -101,11 +73,14 @@ class Loop:
         *,
         draft_distribution: Callable[[Row], Distribution] | None = None,
         alarms: Alarms | None = None,
+        health: Health | None = None,
         rule: RuleChoice | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._target = target
-        self._drafters = list(drafters)
+        self._health = health or Health()
+        off = self._health.off if policy.adapts else {}
+        self._drafters = [drafter for drafter in drafters if drafter.name not in off]
         self._sampler = sampler
         self._policy = policy
         self._options = options
@@ -114,7 +89,8 @@ class Loop:
         self._rule = rule
         self._clock = Clock(now)
         self._draws = 0
-        self._notices: list[Notice] = []
+        self._notices = [Notice("off", off[d.name]) for d in drafters if d.name in off]
+        self._stable = 0
         self.stats = Stats()
         self._sampling = (
             DraftSampling(draft_distribution, self._draft_uniform)
@@ -162,26 +138,37 @@ class Loop:
 
     def _prefill(self, prompt: Ids, stable: int) -> Iterator[Event]:
         """Fill the target's cache with all but the last prompt token, reusing what is there."""
-        target, last = self._target, len(prompt) - 1
-        reused = common_prefix(target.ids[: target.n_past], prompt[:last])
-        for drafter in self._drafters:
-            reused = min(reused, drafter.reusable(prompt, reused))
-        reused = target.reusable_prefix(reused)
-        target.truncate(reused)
-        for drafter in self._drafters:
-            drafter.rewind(reused)
+        self._stable = stable
+        reused = self._keep(prompt)
         self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
         yield from self._emit(Prefill(reused, len(prompt), reused))
-        start = reused
+        for done in self._read(prompt, reused):
+            yield from self._emit(Prefill(done, len(prompt), reused))
+
+    def _keep(self, ids: Ids) -> int:
+        """Cut the caches to what a text needs of them; returns the length kept."""
+        target = self._target
+        kept = common_prefix(target.ids[: target.n_past], ids[:-1])
+        for drafter in self._drafters:
+            kept = min(kept, drafter.reusable(ids, kept))
+        kept = target.reusable_prefix(kept)
+        target.truncate(kept)
+        for drafter in self._drafters:
+            drafter.rewind(kept)
+        return kept
+
+    def _read(self, ids: Ids, start: int) -> Iterator[int]:
+        """Decode a text from `start` to all but its last token; yields how far it came."""
+        target, last, stable = self._target, len(ids) - 1, self._stable
         while start < last:
             if self._control.cancelled:
                 raise DecodeAborted
             end = min(start + target.prefill_chunk, stable if start < stable else last)
-            self._decode_target(prompt[start:end], 0)
+            self._decode_target(ids[start:end], 0)
             start = end
             if start == stable:
                 target.mark_reusable()
-            yield from self._emit(Prefill(start, len(prompt), reused))
+            yield start
 
     def _decode_target(self, tokens: Ids, outputs: int) -> Any:
         start = self._target.n_past
@@ -197,19 +184,23 @@ class Loop:
             except EngineError as failure:
                 self._drop([drafter], failure)
 
-    def _drop(self, broken: Sequence[Drafter], failure: EngineError) -> None:
+    def _drop(self, broken: Sequence[Drafter], failure: EngineError, *, tell: bool = True) -> None:
         """Go on without these drafters and say so; with `require` a failing drafter ends the reply."""
         if self._options.require:
             raise failure
         names = ", ".join(drafter.name for drafter in broken)
         self._drafters = [drafter for drafter in self._drafters if drafter not in broken]
-        self._notices.append(Notice("off", f"{names} failed: {failure.message}"))
+        if tell:
+            self._notices.append(Notice("off", f"{names} failed: {failure.message}"))
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def _rounds(self, history: History, reply_started: float) -> Generator[Event, None, DoneReason]:
         """Rounds until the reply ends; returns why it ended."""
         while True:
+            began = self._clock.busy()
+            if self._health.fault is not None:
+                self._recover(self._health.fault, history)
             assert self._target.n_past == len(history) - 1, "the cache must lack exactly the newest token"
             if self._control.cancelled:
                 return "cancelled"
@@ -217,7 +208,7 @@ class Loop:
                 return "context"
             if self._options.max_tokens is not None and self._left() <= 0:
                 return "length"
-            state = _RoundState(base=self._target.n_past, started=self._clock.busy())
+            state = _RoundState(base=self._target.n_past, started=began)
             reason: DoneReason | None = None
             try:
                 self._draft(state, history)
@@ -265,6 +256,12 @@ class Loop:
             )
             if draft is not None:
                 draft.check(limit, self._target.n_vocab)
+        except DraftFaultError as fault:
+            if self._policy.adapts:
+                self._health.fault = fault
+            else:
+                self._drop([d for d in self._drafters if d.name == fault.method], fault)
+            return
         except EngineError as failure:
             # Which one failed is the policy's secret; a copier has no cache that could be broken.
             self._drop([d for d in self._drafters if not d.free] or self._drafters, failure)
@@ -395,7 +392,30 @@ class Loop:
         said = self._alarms.observe(
             state.method, state.tested, state.accepted, lambda: repeats_itself(history.ids)
         )
-        return [Notice("alarm", text) for text in said]
+        if self._policy.adapts and any(alarm.broken for alarm in said):
+            self._health.fault = DraftFaultError(state.method, NOTHING_ACCEPTED)
+        return [Notice("alarm", alarm.text) for alarm in said]
+
+    def _recover(self, fault: DraftFaultError, history: History) -> None:
+        """Reset a spoiled drafter and rebuild it from the text so far; after a second fault do without it."""
+        self._health.fault = None
+        drafter = next((d for d in self._drafters if d.name == fault.method), None)
+        if drafter is None:
+            return
+        notice = self._health.failed(fault)
+        self._notices.append(notice)
+        self._alarms.forget(fault.method)
+        if notice.kind == "off":
+            self.stats.given_up.append(fault.method)
+            self._drop([drafter], fault, tell=False)
+            return
+        self.stats.resets.append(fault.method)
+        self._policy.restart(fault.method)
+        drafter.reset()
+        text = history.ids.copy()
+        for _ in self._read(text, self._keep(text)):
+            pass
+        self._tell(lambda each: each.begin(history))
 
     def _emit(self, event: Event) -> Iterator[Event]:
         """Yield an event without counting the consumer's time."""

@@ -46,6 +46,10 @@ class Summary:
     """The target ended the reply itself; that token cost a round, but it is no token of the reply."""
     shared_rounds: int = 0
     """Rounds whose pass of the target also served other replies."""
+    resets: tuple[str, ...] = ()
+    """Drafters that were reset because their state was spoiled."""
+    given_up: tuple[str, ...] = ()
+    """Drafters that a reset did not help."""
     speedup: float | None = None
     """Measured speculative rate / measured plain rate at the same context, None while unknown."""
 
@@ -108,6 +112,8 @@ class Stats:
     accepted_at: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
+    resets: list[str] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
 
     def observe(self, r: Round) -> None:
         """Count one round."""
@@ -158,6 +164,8 @@ class Stats:
             paused_at_token=self.paused_at_token,
             ended=self.ended,
             shared_rounds=self.shared_rounds,
+            resets=tuple(self.resets),
+            given_up=tuple(self.given_up),
             speedup=speedup,
         )
 

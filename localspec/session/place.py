@@ -13,6 +13,7 @@ from localspec.engine.backend.samplers import Candidates
 from localspec.engine.backend.sequence import Sequence
 from localspec.engine.control import Control
 from localspec.engine.costs import VerifyCosts
+from localspec.engine.recovery import Health
 from localspec.engine.rule import RuleChoice
 from localspec.engine.shared_costs import SharedCosts
 
@@ -31,6 +32,7 @@ class Place:
     alarms: Alarms
     policies: dict[tuple[object, ...], AdaptivePolicy] = field(default_factory=dict)
     rules: dict[tuple[object, ...], RuleChoice] = field(default_factory=dict)
+    health: Health = field(default_factory=Health)
     control: Control | None = None
     """Of the reply that runs here."""
 

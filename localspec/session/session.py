@@ -17,7 +17,7 @@ from localspec.engine.backend.library import build_description
 from localspec.engine.backend.passes import Passes, SharedSequence
 from localspec.engine.backend.samplers import draft_samplers, native_samplers
 from localspec.engine.control import Control, Options
-from localspec.engine.drafters.base import Drafter, Ids
+from localspec.engine.drafters.base import Drafter, Ids, common_prefix
 from localspec.engine.drafters.ngram import NgramDrafter
 from localspec.engine.events import Event, Notice
 from localspec.engine.policy import FixedPolicy, Policy
@@ -136,6 +136,8 @@ class Session:
         ids = np.array(prompt.ids, np.int32)
         with self._lock:
             place = self._places[pair.slots.choose(request.cache_key, ids).seq_id]
+        held = place.slot.ids[: place.slot.n_past]
+        place.health.begin(request.cache_key, continued=0 < len(held) == common_prefix(held, ids))
         drafters, busy = self._drafters(pair, request, place)
         seed = request.sampling.seed if request.sampling.seed is not None else _random_seed()
         rejection = self._uses_rejection(request, drafters, place)
@@ -159,6 +161,7 @@ class Session:
                 control,
                 draft_distribution=draft_sampler.distribution if draft_sampler is not None else None,
                 alarms=place.alarms,
+                health=place.health,
                 rule=self._rule(request, drafters, place),
             )
             events = loop.run(ids, prompt.n_stable)

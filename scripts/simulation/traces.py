@@ -58,6 +58,7 @@ class Recorder:
     """A policy that drafts at every position, keeps what was said, and decodes plainly."""
 
     paused = False
+    adapts = False
 
     def __init__(self) -> None:
         self.drafts: list[list[int]] = []
@@ -75,6 +76,9 @@ class Recorder:
 
     def observe(self, outcome: Outcome) -> list[Notice]:
         return []
+
+    def restart(self, method: str) -> None:
+        """Nothing is learned."""
 
     def speedup(self) -> float | None:
         return None

@@ -22,6 +22,7 @@ from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, Histor
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
 from localspec.engine.policy import FixedPolicy, Policy
+from localspec.engine.recovery import Health
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import SamplingSettings
 from localspec.engine.speculative import Loop
@@ -134,6 +135,7 @@ class Bench:
         self.policy = policy
         self.drafters: list[Drafter] = []
         self.alarms = Alarms()
+        self.health = Health()
         self.control = Control()
 
     def with_draft_model(
@@ -179,6 +181,7 @@ class Bench:
             self.control,
             draft_distribution=draft.distribution,
             alarms=self.alarms,
+            health=self.health,
         )
 
     def reply(self, prompt: Sequence[int], **options: object) -> Result:
@@ -218,12 +221,16 @@ class TableDrafter:
         self._text = text
         self._edit = edit
         self.commits: list[int] = []
+        self.resets = 0
 
     def reusable(self, prompt: Ids, n: int) -> int:
         return n
 
     def rewind(self, n: int) -> None:
         pass
+
+    def reset(self) -> None:
+        self.resets += 1
 
     def begin(self, history: History) -> None:
         pass

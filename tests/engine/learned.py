@@ -19,6 +19,7 @@ from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, Histor
 from localspec.engine.drafters.features import FeatureDrafter
 from localspec.engine.drafters.hidden import HiddenDrafter
 from localspec.engine.events import Event
+from localspec.engine.recovery import Health
 from localspec.engine.settings import LoadSettings
 from localspec.interfaces import Companion, DraftKind, PairFiles
 from localspec.session.loading import load_pair
@@ -172,7 +173,7 @@ class Learned(Bench):
         self.context = loaded.context
         self.cells = loaded.context.sequence(n_ctx=n_ctx)
         self.drafters: list[Drafter] = [loaded.drafter(pair.kind, 0)]
-        self.alarms, self.control = Alarms(), Control()
+        self.alarms, self.health, self.control = Alarms(), Health(), Control()
         self.record = Record().of(self.drafters[0])
 
     def close(self) -> None:

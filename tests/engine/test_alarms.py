@@ -16,7 +16,7 @@ from tests.kit.ggufs import syn
 
 
 def fed(alarms: Alarms, rounds: list[tuple[int, int]], method: str = "draft") -> list[str]:
-    return [text for tested, accepted in rounds for text in alarms.observe(method, tested, accepted)]
+    return [a.text for tested, accepted in rounds for a in alarms.observe(method, tested, accepted)]
 
 
 def test_nothing_accepted_of_many_is_a_fault_and_one_accepted_is_not() -> None:
@@ -62,7 +62,9 @@ def test_always_right_is_suspicious_of_another_model_on_text_that_is_no_copy() -
 def test_methods_do_not_hide_each_others_faults() -> None:
     alarms = Alarms()
     found = [
-        text for _ in range(MANY) for text in (*alarms.observe("mtp", 3, 3), *alarms.observe("draft", 1, 0))
+        alarm.text
+        for _ in range(MANY)
+        for alarm in (*alarms.observe("mtp", 3, 3), *alarms.observe("draft", 1, 0))
     ]
     assert len(found) == 1 and "`draft`" in found[0]
 

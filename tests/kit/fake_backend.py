@@ -101,6 +101,7 @@ class ScriptedDrafter:
     commits: list[int] = field(default_factory=list)
     """Accepted tokens of each round, as the loop told."""
     proposals: int = 0
+    resets: int = 0
     closed: bool = False
 
     def reusable(self, prompt: Ids, n: int) -> int:
@@ -108,6 +109,9 @@ class ScriptedDrafter:
 
     def rewind(self, n: int) -> None:
         pass
+
+    def reset(self) -> None:
+        self.resets += 1
 
     def begin(self, history: History) -> None:
         """A reply starts."""

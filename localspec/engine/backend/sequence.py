@@ -67,6 +67,15 @@ class Sequence:
         """Rows that a verification may have now."""
         return self.n_batch
 
+    def wipe(self) -> None:
+        """Forget all cells and, where no other sequence has any, overwrite their memory.
+
+        A masked cell that holds NaN still spoils the rows that attend past it.
+        """
+        self.truncate(0)
+        if self.context.settings.n_seq_max == 1:
+            self.context.clear()
+
     def prefill(self, tokens: Ids) -> None:
         """Append any number of tokens in chunks, without logits."""
         for start in range(0, len(tokens), self.n_batch):

@@ -47,6 +47,9 @@ class AssistantDrafter:
     def rewind(self, n: int) -> None:
         self._latest.forget()
 
+    def reset(self) -> None:
+        self._latest.forget()
+
     def begin(self, history: History) -> None:
         """The last prompt chunk's hidden states, when there was one, serve the first draft."""
 

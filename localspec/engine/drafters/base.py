@@ -133,6 +133,12 @@ class Drafter(Protocol):
     def rewind(self, n: int) -> None:
         """The target keeps `n` cells and reads the rest of the prompt again."""
 
+    def reset(self) -> None:
+        """Forget everything, what the memory holds of it included: it may be spoiled.
+
+        `reusable` then says how much of the text the target has to read again for it.
+        """
+
     def begin(self, history: History) -> None:
         """A reply starts; `history` holds the whole prompt, the target all of it but the newest token."""
 

@@ -50,6 +50,11 @@ class HeadCells:
         self._n = n
         return n
 
+    def wipe(self) -> None:
+        """Empty the context and overwrite its memory: a masked cell that holds NaN still spoils its row."""
+        self._context.clear()
+        self._n = 0
+
     def close(self) -> None:
         if self._close is not None:
             self._close()

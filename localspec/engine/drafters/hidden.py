@@ -51,6 +51,9 @@ class Cells(Protocol):
     def truncate(self, n: int) -> int:
         """Keep at most `n` cells; returns how many are left, fewer where a window cannot go back."""
 
+    def wipe(self) -> None:
+        """Drop all cells and what their memory holds."""
+
     def close(self) -> None:
         """Free the context; idempotent."""
 
@@ -176,6 +179,12 @@ class HiddenDrafter(ABC):
         else:
             self._store.keep_below(n)
         self._truncate()
+
+    def reset(self) -> None:
+        self._made = 0
+        self._tokens = np.zeros(0, np.int32)
+        self._store.restart(0)
+        self._cells.wipe()
 
     def begin(self, history: History) -> None:
         self._tokens = history.ids

@@ -76,6 +76,9 @@ class MedusaDrafter:
     def rewind(self, n: int) -> None:
         self._latest.forget()
 
+    def reset(self) -> None:
+        self._latest.forget()
+
     def begin(self, history: History) -> None:
         pass
 

@@ -32,6 +32,7 @@ class DraftCache(Protocol):
     def rewinds_freely(self) -> bool: ...
     def decode(self, tokens: Ids, outputs: int) -> Rows: ...
     def truncate(self, n: int) -> int: ...
+    def wipe(self) -> None: ...
     def guard(self) -> None: ...
     def prefill(self, tokens: Ids) -> None: ...
 
@@ -75,6 +76,11 @@ class ModelDrafter:
 
     def rewind(self, n: int) -> None:
         pass
+
+    def reset(self) -> None:
+        self._restart(0)
+        self._drafted_at = None
+        self._cache.wipe()
 
     def begin(self, history: History) -> None:
         """Keep the cells that this prompt shares with what is cached."""

@@ -47,6 +47,9 @@ class NgramDrafter:
     def rewind(self, n: int) -> None:
         pass
 
+    def reset(self) -> None:
+        """What it copies from is the text itself, which `begin` indexes anew."""
+
     def begin(self, history: History) -> None:
         self._places.clear()
         self._text = []
