@@ -1,4 +1,4 @@
-"""A drafter whose state is spoiled is reset once and rebuilt from the text; if that does not help, it is off."""
+"""A drafter whose state is spoiled is reset once and rebuilt from the text; if that is no help, it is off."""
 
 from __future__ import annotations
 
