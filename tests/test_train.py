@@ -25,7 +25,7 @@ from training import dictation, fitting, trainers  # noqa: E402
 from training.evaluate import evaluate  # noqa: E402
 from training.fitting import Plan, fit  # noqa: E402
 from training.generate import Crowd, generate, top_probabilities  # noqa: E402
-from training.heldout import HELD_OUT  # noqa: E402
+from training.heldout import HELD_OUT, held_out_phrases, phrases, shares_a_phrase  # noqa: E402
 from training.prompts import KINDS, prompts  # noqa: E402
 from training.rounds import Tally  # noqa: E402
 from training.shards import ShardStore  # noqa: E402
@@ -52,15 +52,6 @@ def lesson(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     yield read_lesson(target, data, 200, QUIET)
 
 
-def words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9_]+", text.lower())
-
-
-def grams(text: str, n: int = 8) -> set[tuple[str, ...]]:
-    found = words(text)
-    return {tuple(found[i : i + n]) for i in range(len(found) - n + 1)}
-
-
 class TestPrompts:
     def test_many_different_ones_of_each_workload(self) -> None:
         made = prompts(3000)
@@ -78,9 +69,13 @@ class TestPrompts:
     def test_held_out_prompts_share_no_eight_words_with_training(self) -> None:
         demo = demo_target_path()
         assert demo is not None
-        unseen = {gram for workload in HELD_OUT for prompt in workload.prompts for gram in grams(prompt)}
-        trained = {gram for _, text in prompts(3000, read_target(demo).tokens) for gram in grams(text)}
-        assert len(unseen) > 300 and not unseen & trained
+        trained = {phrase for _, text in prompts(3000, read_target(demo).tokens) for phrase in phrases(text)}
+        assert len(held_out_phrases()) > 300 and not held_out_phrases() & trained
+
+    def test_shared_phrases_are_found_through_case_and_punctuation(self) -> None:
+        words = HELD_OUT[2].prompts[-1].split()
+        assert shares_a_phrase("He asked: " + ", ".join(words).upper())
+        assert not shares_a_phrase(" ".join(words[:7]))
 
 
 class TestData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from localspec.engine.text.template import ChatTemplate
 from localspec.errors import UsageError
 from localspec.output import Output
 from localspec.workloads import Workload
+from training.asking import Questions
 from training.generate import MAX_PROMPT, Crowd, generate
 from training.heldout import HELD_OUT
 from training.prompts import prompt_stream
 from training.shards import ShardStore
 from training.target import read_target, write_fast_copy
 
+QUESTIONS_PER_PROMPT = 2
+"""Questions of the target's own after each written prompt, …"""
+TOKENS_PER_QUESTION = 400
+"""… of which one is asked for so many tokens of training data."""
 TEXT_INDEX = 1 << 40
 """Number of the first sample that came from a text file: far above those of prompts."""
 
@@ -58,8 +64,8 @@ def write_training(
             out.note("unpacking the weights to a faster BF16 copy")
             write_fast_copy(target, writing)
     crowd = _crowd(target, writing, size, max_new, threads)
-    texts = (text for _, text in prompt_stream(read_target(target).tokens, seed))
     try:
+        texts = _prompts(target, data, crowd, tokens, seed, out)
         with out.progress("writing", tokens, "tokens") as bar:
             generate(
                 crowd, ShardStore(data / "train"), enumerate(_encoded(crowd.model, texts)),
@@ -70,6 +76,17 @@ def write_training(
         out.note("stopped; run it again to go on")
     finally:
         crowd.close()
+
+
+def _prompts(target: Path, data: Path, crowd: Crowd, tokens: int, seed: int, out: Output) -> Iterator[str]:
+    """Written prompts, and between them the target's own questions as long as there are any."""
+    questions = Questions(data / "questions.jsonl")
+    with out.progress("questions", tokens // TOKENS_PER_QUESTION) as bar:
+        questions.ask(crowd, tokens // TOKENS_PER_QUESTION, seed, bar.update)
+    asked = iter(questions.texts())
+    for _, text in prompt_stream(read_target(target).tokens, seed):
+        yield text
+        yield from itertools.islice(asked, QUESTIONS_PER_PROMPT)
 
 
 def read_texts(target: Path, data: Path, threads: int, texts: Sequence[Path], out: Output) -> None:

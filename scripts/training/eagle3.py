@@ -9,9 +9,10 @@ reached in use.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,10 +23,18 @@ from training.target import Floats, TargetFacts
 
 DISTANCE_WEIGHT = 0.5
 """Weight of the distance to the target's hidden states beside the distillation of its probabilities."""
+DROPOUT = 0.1
+"""Share of a layer's output that a training pass leaves out, against learning the texts by heart."""
 STEP_WEIGHT = 0.9
 """Weight of each further step of a chain, relative to the step before."""
 GOING_ON = (1.0, 0.5, 0.3, 0.2)
 """Share of a batch's positions whose chains take step s in training."""
+
+
+def _adopt(weight: Tensor, rows: Floats | None, scale: float = 1.0) -> None:
+    """Copy a target's matrix of the same shape, scaled."""
+    if rows is not None and tuple(weight.shape) == rows.shape:
+        weight.copy_(torch.tensor(rows) * scale)
 
 
 class Eagle3(nn.Module):
@@ -59,27 +68,39 @@ class Eagle3(nn.Module):
         self.ff = FeedForward(width, facts.n_ff)
         self.output_norm = RmsNorm(width, facts.eps)
 
-    def start_from(self, features: Floats, output_norm: Floats) -> None:
-        """Start as the target seen through its late layer: that state, read out by its own norm and rows.
+    def start_from(self, features: Floats, output_norm: Floats, layer: Mapping[str, Floats]) -> None:
+        """Start as the target seen through its late layer: that state, the layer behind it, the last norm.
 
-        Random starts take ten times the data to get as far.
+        Random starts take ten times the data to get as far, and learn the training texts by heart instead.
 
         Args:
             features: `[n, 3 · width]` of replies; every dimension is scaled by its own size, because a few
                 outliers would drown the others.
             output_norm: weight of the target's final norm.
+            layer: matrices of the target's late layer by their name in the file; those that are missing or
+                have another shape stay random.
         """
         width = self.fc.out_features
         normed = functional.rms_norm(torch.from_numpy(features), (3 * width,), eps=self.feature_norm.eps)
         size = normed.square().mean(0).sqrt()
         late = size[2 * width :]
+        shrink = 1 / float(np.sqrt(np.square(features[:, 2 * width :], dtype=np.float64).mean()))
         with torch.no_grad():
             self.feature_norm.weight.copy_(1 / size)
-            self.fc.weight.mul_(0.3)
+            self.fc.weight.zero_()
             self.fc.weight[:, 2 * width :] += torch.diag(late / late.square().mean().sqrt())
             self.output_norm.weight.copy_(torch.tensor(output_norm))
-            for last in (self.attention.output, self.ff.down):
-                last.weight.mul_(0.3)
+            _adopt(self.state_norm.weight, layer.get("attn_norm"))
+            _adopt(self.ff_norm.weight, layer.get("ffn_norm"))
+            for name in ("q", "k", "v"):
+                projection = getattr(self.attention, name).weight
+                projection[:, :width] *= 0.3
+                _adopt(projection[:, width:], layer.get(f"attn_{name}"))
+            _adopt(self.ff.gate.weight, layer.get("ffn_gate"))
+            _adopt(self.ff.up.weight, layer.get("ffn_up"))
+            # The state has a size of 1 here; what the layer adds to it must shrink alike.
+            _adopt(self.attention.output.weight, layer.get("attn_output"), shrink)
+            _adopt(self.ff.down.weight, layer.get("ffn_down"), shrink)
 
     def encode(self, features: Tensor) -> Tensor:
         out: Tensor = self.fc(self.feature_norm(features))
@@ -92,8 +113,8 @@ class Eagle3(nn.Module):
 
     def finish(self, states: Tensor, attended: Tensor) -> Tensor:
         """The layer's output, which is also the state the next pair carries."""
-        states = states + self.attention.join(attended)
-        out: Tensor = states + self.ff(self.ff_norm(states))
+        states = states + functional.dropout(self.attention.join(attended), DROPOUT, self.training)
+        out: Tensor = states + functional.dropout(self.ff(self.ff_norm(states)), DROPOUT, self.training)
         return out
 
     def logits(self, states: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -145,8 +145,10 @@ def _evaluate(
     out: Output,
 ) -> None:
     """Add a point to the curve; save the weights when they are the best, and the state of the run always."""
+    module.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         tally = evaluate()
+    module.train()
     better = tally.per_round > run.best
     minutes = run.elapsed / 60
     run.curve.append(Point(minutes, run.steps, run.tokens, loss, tally.per_round, tally.by_position))

@@ -100,6 +100,7 @@ class Crowd:
     """Replies written side by side in one context, one sequence each."""
 
     def __init__(self, path: Path, *, size: int, n_ctx: int, layers: Iterable[int], threads: int) -> None:
+        self.size = size
         self.model = load_model(path)
         rows = max(size, MAX_PROMPT)
         settings = ContextSettings(

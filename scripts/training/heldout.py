@@ -5,7 +5,13 @@ Their templates and sources are apart from `prompts.py`; a test compares every 8
 
 from __future__ import annotations
 
+import functools
+import re
+
 from localspec.workloads import WORKLOADS, Workload
+
+PHRASE = 8
+"""Words in a row that no training prompt may share with a held-out one."""
 
 _INVENTORY = """\
 class Inventory:
@@ -71,3 +77,20 @@ HELD_OUT = tuple(
     Workload(known.name, known.prompts + extra.prompts) for known, extra in zip(WORKLOADS, MORE, strict=True)
 )
 """Per workload: the product's prompts first, then those written for evaluation."""
+
+
+def phrases(text: str) -> set[tuple[str, ...]]:
+    """Every `PHRASE` words in a row, without case and punctuation."""
+    words = re.findall(r"[a-z0-9_]+", text.lower())
+    return {tuple(words[i : i + PHRASE]) for i in range(len(words) - PHRASE + 1)}
+
+
+@functools.cache
+def held_out_phrases() -> frozenset[tuple[str, ...]]:
+    """Those of all held-out prompts."""
+    return frozenset(p for workload in HELD_OUT for prompt in workload.prompts for p in phrases(prompt))
+
+
+def shares_a_phrase(text: str) -> bool:
+    """Whether a text has a phrase of a held-out prompt."""
+    return not phrases(text).isdisjoint(held_out_phrases())

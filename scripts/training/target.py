@@ -88,6 +88,13 @@ def matrix(path: Path, *names: str) -> Floats:
     raise ModelFileError(f"`{path.name}` has no tensor `{names[0]}`")
 
 
+def layer_matrices(path: Path, layer: int) -> dict[str, Floats]:
+    """The weights of one layer by name: `attn_q`, `ffn_down`, …"""
+    prefix = f"blk.{layer}."
+    found = (tensor for tensor in _reader(path).tensors if tensor.name.startswith(prefix))
+    return {t.name.removeprefix(prefix).removesuffix(".weight"): unpack(t) for t in found}
+
+
 def unpack(tensor: Any) -> Floats:
     """A tensor of a `GGUFReader` as float32, outputs × inputs."""
     import gguf

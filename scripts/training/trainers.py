@@ -17,7 +17,7 @@ from training.corpus import Batch, Corpus, ReducedVocabulary, batch_of, coverage
 from training.fitting import Plan, Run, fit
 from training.rounds import Tally
 from training.shards import Sample, ShardStore
-from training.target import TargetFacts, matrix, read_target
+from training.target import TargetFacts, layer_matrices, matrix, read_target
 
 K = 4
 """Draft length that training evaluates."""
@@ -85,7 +85,10 @@ def train_eagle3(lesson: Lesson, plan: Plan, folder: Path, path: Path) -> Run:
     facts = lesson.facts
     unembedding = matrix(lesson.target, "output.weight", "token_embd.weight")
     head = eagle3.Eagle3(facts, matrix(lesson.target, "token_embd.weight"), unembedding)
-    head.start_from(_reply_features(lesson.corpus.samples[:60]), matrix(lesson.target, "output_norm.weight"))
+    head.start_from(
+        _reply_features(lesson.corpus.samples[:60]), matrix(lesson.target, "output_norm.weight"),
+        layer_matrices(lesson.target, facts.layers[-1]),
+    )  # fmt: skip
 
     def loss(batch: Batch, done: float) -> Tensor:
         return eagle3.loss(head, batch, 1 if done < SINGLE_UNTIL else STEPS)
