@@ -187,6 +187,7 @@ def report_of(info: SessionInfo, comparisons: Sequence[Comparison]) -> dict[str,
 
 def _workload_report(c: Comparison) -> dict[str, Any]:
     counts = c.spec[-1].counts
+    per_round = counts.tokens_per_round or 0.0
     whole, tail = c.speedup(), c.speedup(TAIL)
     return {
         "name": c.workload.name,
@@ -207,8 +208,8 @@ def _workload_report(c: Comparison) -> dict[str, Any]:
         "accepted": counts.accepted,
         "accepted_per_tested": counts.accept_per_tested,
         "accepted_per_drafted": counts.accept_per_drafted,
-        "tokens_per_round": counts.tokens_per_round,
-        "round_cost": counts.tokens_per_round / whole.median,
+        "tokens_per_round": per_round,
+        "round_cost": per_round / whole.median,
         "text_equal": c.evidence is None,
         "logit_gap": c.evidence,
         "paused": counts.paused_at_token is not None,
