@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from localspec.engine.settings import LoadSettings, Request, SamplingSettings
 from localspec.errors import EngineError, LocalspecError, UsageError
 from localspec.interfaces import PairFiles
 from localspec.worker import WorkerSession
+from tests.kit.scripted import INFO
+from tests.kit.serving import solo
 from tests.kit.toy import ToySession
 
 SOURCE = {"pair": "toy"}
@@ -51,6 +54,11 @@ def by(session: Any) -> Answer:
             take(result)
 
     return answer
+
+
+def toy_worker(slots: int) -> WorkerSession:
+    files = PairFiles("toy", Path(os.devnull))
+    return WorkerSession(files, LoadSettings(slots=slots), factory="tests.kit.toy:open_toy")
 
 
 def refuse(items: list[Item], take: Callable[[Result], None]) -> None:
@@ -195,6 +203,31 @@ class TestAnswering:
         with pytest.raises(EngineError, match="a row was not finite"):
             into(tmp_path / "out", items, by(Dying()))
         assert len(read(tmp_path / "out")) == DEATHS_IN_A_ROW
+        several = Dying()
+        several.info = replace(INFO, effective=replace(INFO.effective, slots=2))
+        with pytest.raises(EngineError, match="a row was not finite"):
+            list(answers(several, items, Request()))
+
+    def test_with_slots_several_are_asked_at_once_and_the_file_keeps_their_order(
+        self, tmp_path: Path
+    ) -> None:
+        texts = [f"{'!slow ' if n % 4 == 0 else ''}{n}" for n in range(12)]
+        items = items_of(*(line(str(n), text) for n, text in enumerate(texts)))
+        with toy_worker(slots=4) as session:
+            arrived = [result.item.custom_id for result in answers(session, items, Request())]
+            into(tmp_path / "out", items, by(session))
+        assert sorted(arrived, key=int) == [item.custom_id for item in items] != arrived
+        assert [r["custom_id"] for r in read(tmp_path / "out")] == [item.custom_id for item in items]
+        contents = [r["response"]["body"]["choices"][0]["message"]["content"] for r in read(tmp_path / "out")]
+        assert contents == [solo(text) for text in texts]
+
+    def test_requests_that_ran_beside_a_deadly_one_are_asked_again(self, tmp_path: Path) -> None:
+        texts = ["!slow a", "!slow b", "!abort", *(f"!slow {n}" for n in range(6))]
+        items = items_of(*(line(str(n), text) for n, text in enumerate(texts)))
+        with toy_worker(slots=4) as session:
+            into(tmp_path / "out", items, by(session))
+        statuses = [r["response"]["status_code"] for r in read(tmp_path / "out")]
+        assert statuses == [500 if text == "!abort" else 200 for text in texts]
 
 
 @given(order=st.permutations(range(12)))

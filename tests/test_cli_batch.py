@@ -86,7 +86,6 @@ def test_a_failed_line_is_a_result_and_exit_code_1(
     ("argv", "code", "message"),
     [
         (["missing.jsonl", "--endpoint", "http://x"], 1, "cannot read `missing.jsonl`: No such file"),
-        (["IN", "--concurrency", "2"], 2, "`--concurrency` needs `--endpoint`"),
         (["IN", "--model", "m"], 2, "`--model` needs `--endpoint`"),
         (
             ["IN", "--endpoint", "http://x", "--pair", "demo"],

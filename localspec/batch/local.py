@@ -1,8 +1,11 @@
-"""Answers items with a loaded pair, one after another."""
+"""Answers items with a loaded pair, one after another or as many at once as it has slots."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -32,21 +35,70 @@ class RestartableSession(SessionLike, Protocol):
 
 
 def answers(session: RestartableSession, items: list[Item], base: Request) -> Iterator[Result]:
-    """The result of each item, in order; a request that kills the model process costs only itself.
+    """The result of each item as it is there, as many asked at once as the session has slots.
+
+    A request that kills the model process costs only itself: those that ran beside it are asked again, one
+    at a time, which also shows who it was.
 
     Raises:
         EngineError: the process dies again and again.
     """
     ground = Ground(session.info, base)
+    waiting, suspects = deque(items), deque[Item]()
     deaths = 0
-    for item in items:
-        result = answer(session, item, ground)
-        deaths = 0 if session.alive else deaths + 1
-        yield result
-        if deaths == DEATHS_IN_A_ROW:
-            raise EngineError(f"the model process died in {deaths} requests in a row: {_reason(result)}")
+    while waiting or suspects:
+        alone = bool(suspects) or session.info.effective.slots == 1
+        for item, result in _until_death(session, suspects or waiting, ground, alone=alone):
+            if not (alone or result.ok or session.alive):
+                suspects.append(item)
+                continue
+            deaths = deaths + 1 if alone and not session.alive else 0
+            yield result
+            if deaths == DEATHS_IN_A_ROW:
+                raise EngineError(f"the model process died in {deaths} requests in a row: {_reason(result)}")
         if not session.alive:
             session.restart()
+
+
+def _until_death(
+    session: RestartableSession, waiting: deque[Item], ground: Ground, *, alone: bool
+) -> Iterator[tuple[Item, Result]]:
+    """Take items off `waiting` and answer them until none is left or the session dies."""
+    if alone:
+        while waiting:
+            item = waiting.popleft()
+            yield item, answer(session, item, ground)
+            if not session.alive:
+                return
+        return
+    found: SimpleQueue[tuple[Item, Result] | BaseException | None] = SimpleQueue()
+    lock = Lock()
+
+    def take() -> Item | None:
+        with lock:
+            return waiting.popleft() if waiting else None
+
+    def work() -> None:
+        try:
+            while (item := take()) is not None:
+                found.put((item, answer(session, item, ground)))
+                if not session.alive:
+                    break
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            found.put(error)
+        found.put(None)
+
+    working = session.info.effective.slots
+    for _ in range(working):
+        # A daemon: an interrupt ends the session first, and with it what still runs here.
+        Thread(target=work, name="batch", daemon=True).start()
+    while working:
+        each = found.get()
+        if isinstance(each, BaseException):
+            raise each
+        working -= each is None
+        if each is not None:
+            yield each
 
 
 def answer(session: SessionLike, item: Item, ground: Ground) -> Result:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 @click.option("--pair", metavar="PAIR", help="Pair that answers; without one the default pair.")
 @click.option("--endpoint", metavar="URL", help="OpenAI-compatible server that answers instead of a pair.")
 @click.option(
-    "--concurrency", metavar="N", type=click.IntRange(1, 1024), help="Requests at once. [default: 8]"
+    "--concurrency",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    help="Requests at once; each takes a context of its own in a pair. [default: 8, of a pair 1]",
 )
 @click.option("--model", metavar="NAME", help="Model name for the endpoint. [default: its first]")
 @click.option("--api-key", metavar="KEY", envvar="LOCALSPEC_API_KEY", help="Key for the endpoint.")
@@ -66,13 +69,15 @@ def command(
     from localspec.batch.lines import read_items
 
     if endpoint is None:
-        refuse_given({"--concurrency": concurrency, "--model": model}, "`{}` needs `--endpoint`")
+        refuse_given({"--model": model}, "`{}` needs `--endpoint`")
     items = read_items(*_input(source), format)
     if endpoint is not None:
         asks = _remote(endpoint, concurrency, model, api_key, pair, asked)
         opening = _by_endpoint(asks)
         made_with = {"endpoint": asks.base, "model": model, "defaults": asks.defaults}
     else:
+        if concurrency is not None:
+            asked = replace(asked, given={**asked.given, "load.slots": concurrency})
         opening, made_with = _by_pair(pair, asked, out)
     try:
         tally = _run(items, output, made_with, opening, out, ordered=not unordered, resume=resume)

@@ -166,7 +166,7 @@ class RecordingWorker(Recording):
 
 
 class RecordedReply:
-    """A reply that tells its rates when it ends; one that failed tells none."""
+    """A reply that tells its rates when it ends; one that failed or shared its passes tells none."""
 
     def __init__(self, reply: Reply, request: Request, keep: Keep) -> None:
         self._reply = reply
@@ -178,7 +178,7 @@ class RecordedReply:
 
     def __next__(self) -> Event:
         event = next(self._reply)
-        if isinstance(event, Done) and event.reason != "error":
+        if isinstance(event, Done) and event.reason != "error" and not event.summary.shared_rounds:
             rates = rates_of(self._request, event.summary)
             if rates:
                 self._keep(rates)

@@ -38,6 +38,8 @@ DEFAULT_CTX = 8192
 CALIBRATION_S = 0.5
 """Most time spent on measuring decode costs at load."""
 CALIBRATED_ROWS = (1, 2, 4, 8, 16)
+MOST_SLOTS = 256
+"""Sequences that llama.cpp has room for."""
 
 Notify = Callable[[Event], None]
 
@@ -159,8 +161,8 @@ def effective_settings(load: LoadSettings, notify: Notify) -> LoadSettings:
     """Fill in what depends on the machine and raise batches that cannot hold a verification."""
     if load.k_max < 0:
         raise UsageError(f"k_max {load.k_max} is negative")
-    if load.slots < 1:
-        raise UsageError(f"{load.slots} slots, at least 1 is needed")
+    if not 1 <= load.slots <= MOST_SLOTS:
+        raise UsageError(f"{load.slots} slots, where 1 to {MOST_SLOTS} are possible")
     need = load.k_max + 2  # one more than the rows: a recurrent target keeps its snapshots in one micro-batch
     sizes = {"n_batch": load.n_batch, "n_ubatch": load.n_ubatch}
     for name, size in sizes.items():

@@ -85,7 +85,7 @@ class WorkerSession:
     @property
     def alive(self) -> bool:
         """Whether the child runs (loading counts)."""
-        return not self._life.process.ended
+        return not self._life.over
 
     @property
     def pid(self) -> int | None:
@@ -244,6 +244,11 @@ class _Life:
         self._error: LocalspecError | None = None
         self._settled = threading.Event()
         self.process = WorkerProcess(boot, log, on_message=self._receive, on_end=self._bury)
+
+    @property
+    def over(self) -> bool:
+        """Whether the child has ended; known before any reply hears of it."""
+        return self.process.ended or self._error is not None
 
     def wait_loaded(self) -> SessionInfo:
         self._settled.wait()
