@@ -27,6 +27,7 @@ PAIRS: tuple[tuple[str, str, DraftKind], ...] = (
 LOADS = {
     "defaults": LoadSettings(n_ctx=2048, threads=1),
     "small": LoadSettings(n_ctx=600, n_batch=32, n_ubatch=8, k_max=8, kv=("f32", "f32"), threads=1),
+    "slots": LoadSettings(n_ctx=700, k_max=8, slots=3, threads=1),
 }
 
 
@@ -49,13 +50,15 @@ def allocated(files: PairFiles, settings: LoadSettings, *, dry: bool) -> dict[st
 @pytest.mark.parametrize(("target", "draft", "kind"), PAIRS)
 def test_planned_is_what_was_allocated(target: str, draft: str, kind: DraftKind, load: str) -> None:
     """Known fault 61, for every kind of drafter: every term within 1 %, and a dry run's are the load's."""
+    if load == "slots" and draft == "assistant":
+        return  # refused: it reads the target's own cache
     settings = replace(LOADS[load], flash_attn="on")
     files = PairFiles("pair", syn(target), (Companion(kind, syn(draft)),))
     real = allocated(files, settings, dry=False)
     assert allocated(files, settings, dry=True) == real
     companion = None if draft == target and kind == "mtp" else facts_from_header(read_header(syn(draft)))
     asked = BudgetSettings(
-        n_ctx=settings.n_ctx or 0, kv=settings.kv, n_batch=settings.n_batch, n_ubatch=settings.n_ubatch,
+        n_ctx=settings.slots * (settings.n_ctx or 0), n_seq=settings.slots, kv=settings.kv, n_batch=settings.n_batch, n_ubatch=settings.n_ubatch,
         k_max=settings.k_max,
     )  # fmt: skip
     found = plan(
