@@ -2,10 +2,12 @@
 
 A tiny target with a vocabulary of real size drafts for itself, so that all five drafts are accepted and
 every row is judged: the most the loop ever does in a round. The native calls `llama_decode`,
-`llama_encode` and `llama_synchronize` are wrapped with a clock; what is left of a round's wall time (from
-one round's event to the next, the consumer's part not counted) is ours: drafting's arithmetic, sampling,
-verdicts, rollback and events. Medians over rounds. The share of a round is that of SmolLM2, whose rounds
-are short; on larger models it is smaller.
+`llama_encode` and `llama_synchronize` are wrapped with a clock, and `llama_get_logits` as the place where
+localspec calls the last one: it synchronises and returns an address. What is left of a round's wall time
+(from one round's event to the next, the consumer's part not counted) is ours: drafting's arithmetic,
+sampling, verdicts, rollback and events. Medians over rounds. With a fixed k nobody asks how sure a greedy
+draft is; `with confidence` is the same with a floor, as the adaptive policy has one. The share of a round is
+that of SmolLM2, whose rounds are short; on larger models it is smaller.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from localspec.engine.backend import context, features, library  # noqa: E402
+from localspec.engine.backend import batch, context, library  # noqa: E402
 from localspec.engine.events import Prefill, Round  # noqa: E402
 from localspec.engine.settings import (  # noqa: E402
     LoadSettings,
@@ -47,7 +49,8 @@ K = 5
 GREEDY = SamplingSettings(temperature=0.0)
 SAMPLED = SamplingSettings(temperature=0.8, top_k=40, top_p=0.95, min_p=0.0)
 BUDGET_MS = {"greedy": 0.5, "sampled": 2.0}
-_TIMED = ("llama_decode", "llama_encode", "llama_synchronize")
+_TIMED = ("llama_decode", "llama_encode", "llama_synchronize", "llama_get_logits")
+_NATIVE_IN = (batch, context)
 
 
 @dataclass(slots=True)
@@ -77,11 +80,11 @@ def native_clock() -> Iterator[NativeClock]:
         return clock.around(function) if name in _TIMED else function
 
     try:
-        for module in (context, features):
+        for module in _NATIVE_IN:
             vars(module)["native"] = native
         yield clock
     finally:
-        for module in (context, features):
+        for module in _NATIVE_IN:
             vars(module)["native"] = untimed
 
 
@@ -97,7 +100,12 @@ class Overhead:
 
 
 def measure(
-    files: PairFiles, sampling: SamplingSettings, tokens: int, prompt: str, method: str = "draft"
+    files: PairFiles,
+    sampling: SamplingSettings,
+    tokens: int,
+    prompt: str,
+    method: str = "draft",
+    floor: float = 0.0,
 ) -> Overhead:
     """Overhead of the rounds of one reply that drafted, the first ones left out."""
     ours: list[float] = []
@@ -109,7 +117,7 @@ def measure(
             request = Request(
                 messages=(Message("user", prompt),),
                 sampling=sampling,
-                speculation=SpeculationSettings(method=method, k=K),  # type: ignore[arg-type]
+                speculation=SpeculationSettings(method=method, k=K, p_min=floor),  # type: ignore[arg-type]
                 max_tokens=tokens,
                 ignore_eog=True,
             )
@@ -157,6 +165,8 @@ def report(tokens: int) -> dict[str, Any]:
                 overhead = measure(files, sampling, tokens, prompt)
                 found[f"{kind}_ms_per_round_{label}"] = overhead.ms_per_round
                 found[f"{kind}_accepted_per_round_{label}"] = overhead.accepted_per_round
+            sure = measure(files, GREEDY, tokens, prompt, floor=1e-9)
+            found[f"greedy_with_confidence_ms_per_round_{label}"] = sure.ms_per_round
     demo = resolve("demo")
     edit = next(w for w in WORKLOADS if w.name == "edit").prompts[0]
     for kind, sampling in (("greedy", GREEDY), ("sampled", SAMPLED)):
@@ -173,6 +183,9 @@ def human(found: dict[str, Any]) -> str:
             f"  {kind:8}{label:>5}: {found[f'{kind}_ms_per_round_{label}']:.3f} ms per round"
             for label in VOCABULARIES
         ]
+        if kind == "greedy":
+            sure = found["greedy_with_confidence_ms_per_round_151k"]
+            lines.append(f"  {kind:8} 151k: {sure:.3f} ms per round with confidence")
         lines.append(
             f"  {kind:8} SmolLM2 (49k), copied drafts: {found[f'{kind}_ms_per_round_smollm2']:.3f} ms, "
             f"{100 * found[f'{kind}_share_of_round']:.1f} % of the round"

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import bench_overhead  # noqa: E402
 
-from localspec.engine.backend import context, library  # noqa: E402
+from localspec.engine.backend import batch, library  # noqa: E402
 from localspec.engine.sampling import Sampler  # noqa: E402
 
 
@@ -39,8 +39,8 @@ def test_native_time_is_not_ours_and_python_time_is(monkeypatch: pytest.MonkeyPa
 
 def test_the_native_functions_are_given_back() -> None:
     with bench_overhead.native_clock():
-        assert context.__dict__["native"] is not library.native
-    assert context.__dict__["native"] is library.native
+        assert batch.__dict__["native"] is not library.native
+    assert batch.__dict__["native"] is library.native
 
 
 def test_missing_the_budget_is_said() -> None:

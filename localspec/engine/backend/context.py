@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.engine.backend.batch import Batch, batch_call
 from localspec.engine.backend.cancel import CancelFlag, strlen_address
 from localspec.engine.backend.library import last_complaint, library, native
 from localspec.engine.backend.model import Model
@@ -32,6 +33,8 @@ _KV_TYPES: dict[str, str] = {
     "q5_0": "Q5_0", "q4_1": "Q4_1", "q4_0": "Q4_0", "iq4_nl": "IQ4_NL",
 }  # fmt: skip
 _GGML_BF16 = 30
+_KEPT_VIEWS = 64
+"""Views of logits kept for reuse: one per row count, until llama.cpp moves its buffer."""
 
 Ids = NDArray[np.int32]
 Rows = NDArray[np.float32]
@@ -77,7 +80,7 @@ class ContextSettings:
 
 
 class Context:
-    """Owns a `llama_context` and the batch arrays every decode reuses.
+    """Owns a `llama_context` and the batch that every decode reuses.
 
     Args:
         other: the target's context, for draft models that use the target's tensors.
@@ -121,8 +124,10 @@ class Context:
         self.hidden_on = False
         self.caller: Callable[..., int] | None = None
         """Runs decodes in its own thread: `caller(function, argument)`; None = in whichever asks."""
-        self._arrays = _BatchArrays(api, self.n_batch, settings.n_seq_max, model.n_embd_inp)
-        self._decode = native("llama_decode", ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
+        self._batch = Batch(self.n_batch, self.n_cells, n_seq_max=settings.n_seq_max)
+        self._decode = batch_call("llama_decode")
+        self._views: dict[tuple[int, int], Rows] = {}
+        self._no_rows: Rows = np.empty((0, self.n_vocab), np.float32)
         self._logits = native("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
         self._seq_rm = native(
             "llama_memory_seq_rm",
@@ -156,14 +161,14 @@ class Context:
             DecodeAborted: the cancel flag was set.
             EngineError: anything else llama.cpp refuses.
         """
-        n = len(tokens)
-        self._check(tokens, n, outputs)
-        self._fill(0, tokens, start, seq_id, outputs)
-        self._arrays.batch.n_tokens = n
+        n = self._check(tokens, outputs)
+        batch = self._batch
+        batch.tokens[:n] = tokens
+        batch.follow(n, start, outputs, seq_id)
         if self.hidden_rows:
             self._switch_hidden(outputs == n)
-        self.call(self._arrays.batch)
-        return self.logits(outputs)
+        self.call(batch)
+        return self.logits(outputs) if outputs else self._no_rows
 
     def run_parts(self, parts: Ints[Part]) -> Rows:
         """Decode rows of several sequences in one pass.
@@ -174,28 +179,20 @@ class Context:
         if len(parts) == 1:
             part = parts[0]
             return self.run(part.tokens, part.start, part.seq_id, part.outputs)
-        n, outputs = sum(len(part.tokens) for part in parts), sum(part.outputs for part in parts)
-        self._check(np.concatenate([part.tokens for part in parts]), n, outputs)
-        at = 0
-        for part in parts:
-            self._fill(at, part.tokens, part.start, part.seq_id, part.outputs)
-            at += len(part.tokens)
-        self._arrays.batch.n_tokens = n
+        tokens = np.concatenate([part.tokens for part in parts])
+        outputs = sum(part.outputs for part in parts)
+        n = self._check(tokens, outputs)
+        lengths = [len(part.tokens) for part in parts]
+        self._batch.tokens[:n] = tokens
+        self._batch.spread(
+            np.concatenate([np.arange(part.start, part.start + len(part.tokens)) for part in parts]),
+            np.repeat([part.seq_id for part in parts], lengths),
+            np.concatenate([np.arange(-len(part.tokens), 0) >= -part.outputs for part in parts]),
+        )
         if self.hidden_rows:
             self._switch_hidden(False)
-        self.call(self._arrays.batch)
+        self.call(self._batch)
         return self.logits(outputs)
-
-    def _fill(self, at: int, tokens: Ids, start: int, seq_id: int, outputs: int) -> None:
-        """Put the rows of one sequence into the batch, from row `at` on."""
-        n, arrays = len(tokens), self._arrays
-        end = at + n
-        arrays.tokens[at:end] = tokens
-        arrays.positions[at:end] = arrays.ramp[:n]
-        arrays.positions[at:end] += start
-        arrays.outputs[at:end] = 0
-        arrays.outputs[end - outputs : end] = 1
-        arrays.seq_rows[at:end] = arrays.seq_address[seq_id]
 
     def run_side_by_side(self, tokens: Ids, positions: Ids, seq_ids: Ids) -> Rows:
         """Decode row i as position `positions[i]` of sequence `seq_ids[i]`; every row is an output.
@@ -203,33 +200,36 @@ class Context:
         Returns:
             `[n, n_vocab]` view, as of `run`, which also lists the errors.
         """
-        n = len(tokens)
-        self._check(tokens, n, n)
-        arrays = self._arrays
-        arrays.tokens[:n] = tokens
-        arrays.positions[:n] = positions
-        arrays.outputs[:n] = 1
-        arrays.seq_rows[:n] = arrays.seq_address[seq_ids]
-        arrays.batch.n_tokens = n
+        n = self._check(tokens, len(tokens))
+        self._batch.tokens[:n] = tokens
+        self._batch.spread(positions, seq_ids, np.ones(n, np.bool))
         if self.hidden_rows:
             self._switch_hidden(True)
-        self.call(arrays.batch)
+        self.call(self._batch)
         return self.logits(n)
 
     def logits(self, count: int) -> Rows:
         """The first `count` flagged rows of the last decode, `[count, n_vocab]`; waits for the device."""
         if count == 0:
-            return np.empty((0, self.n_vocab), np.float32)
+            return self._no_rows
         address = self._logits(self.handle)
+        rows = self._views.get((address, count))
+        return self._view(address, count) if rows is None else rows
+
+    def _view(self, address: int | None, count: int) -> Rows:
         if not address:
             raise EngineError("llama.cpp returned no logits")
+        if len(self._views) >= _KEPT_VIEWS:
+            self._views.clear()
         flat = (ctypes.c_float * (count * self.n_vocab)).from_address(address)
         rows: Rows = np.frombuffer(memoryview(flat), np.float32).reshape(count, self.n_vocab)
+        self._views[address, count] = rows
         return rows
 
     def remove(self, seq_id: int, start: int) -> bool:
         """Drop the cells from position `start` on; False when this kind of memory cannot."""
-        with self.opened():
+        with self.lock:
+            self._check_open()
             return bool(self._seq_rm(self.memory, seq_id, start, -1))
 
     def last_position(self, seq_id: int) -> int:
@@ -246,17 +246,19 @@ class Context:
             library().llama_set_embeddings(self.handle, on)
             self.hidden_on = on
 
-    def call(self, batch: Any) -> None:
+    def call(self, batch: Batch) -> None:
         """Run a batch that was checked and filled; see `run` for the errors."""
-        code = self.execute(self._decode, batch)
+        code = self.execute(self._decode, batch.native)
+        if code:
+            self._fail(code)
+
+    def _fail(self, code: int) -> None:
         if code == 2:
             raise DecodeAborted
         if code == 1:
             raise EngineError(f"the KV cache of {self.n_cells} cells is full")
-        if code != 0:
-            raise EngineError(
-                f"llama.cpp could not decode (code {code}): {last_complaint() or 'no reason given'}"
-            )
+        reason = last_complaint() or "no reason given"
+        raise EngineError(f"llama.cpp could not decode (code {code}): {reason}")
 
     def execute(self, function: Callable[[Any, Any], int], argument: Any) -> int:
         """Return `function(handle, argument)`, a call that computes; nobody else touches the context then."""
@@ -265,7 +267,8 @@ class Context:
         return self._execute(function, argument)
 
     def _execute(self, function: Callable[[Any, Any], int], argument: Any) -> int:
-        with self.opened():
+        with self.lock:
+            self._check_open()
             return function(self.handle, argument)
 
     @contextmanager
@@ -276,24 +279,39 @@ class Context:
             EngineError: it was closed.
         """
         with self.lock:
-            if self.handle is None:
-                raise EngineError("the context is closed")
+            self._check_open()
             yield
+
+    def _check_open(self) -> None:
+        if self.handle is None:
+            raise EngineError("the context is closed")
 
     @property
     def most_outputs(self) -> int:
         """Rows of one pass whose logits can be had."""
         return max(self.settings.n_outputs_max, self.settings.n_seq_max)
 
-    def _check(self, tokens: Ids, n: int, outputs: int) -> None:
+    def _check(self, tokens: Ids, outputs: int) -> int:
+        """Number of rows, unless llama.cpp would abort over them."""
+        ids = tokens.tolist()
+        n = len(ids)
+        if not (
+            0 < n <= self.n_batch
+            and 0 <= outputs <= min(n, self.most_outputs)
+            and min(ids) >= 0
+            and max(ids) < self.n_vocab
+        ):
+            self._refuse(ids, outputs)
+        return n
+
+    def _refuse(self, ids: list[int], outputs: int) -> None:
+        n = len(ids)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"{n} rows in a batch of {self.n_batch}")
         if not 0 <= outputs <= min(n, self.most_outputs):
             raise EngineError(f"{outputs} output rows, but at most {self.most_outputs} are reserved")
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= self.n_vocab:
-            bad = low if low < 0 else high
-            raise EngineError(f"token id {bad} is outside the vocabulary of {self.n_vocab}")
+        bad = next(id for id in ids if not 0 <= id < self.n_vocab)
+        raise EngineError(f"token id {bad} is outside the vocabulary of {self.n_vocab}")
 
     def clear(self) -> None:
         """Forget all sequences."""
@@ -305,28 +323,6 @@ class Context:
             if self.handle is not None:
                 library().llama_free(self.handle)
                 self.handle = None
-
-
-class _BatchArrays:
-    """A `llama_batch` over numpy memory, filled by slices."""
-
-    def __init__(self, api: Any, n_batch: int, n_seq_max: int, n_embd: int) -> None:
-        self.tokens: Ids = np.zeros(n_batch, np.int32)
-        self.positions: Ids = np.zeros(n_batch, np.int32)
-        self.ramp: Ids = np.arange(n_batch, dtype=np.int32)
-        self.outputs = np.zeros(n_batch, np.int8)
-        self._seq_ids: Ids = np.arange(n_seq_max, dtype=np.int32)
-        self._seq_count: Ids = np.ones(n_batch, np.int32)
-        base = self._seq_ids.ctypes.data
-        self.seq_address = np.array([base + 4 * i for i in range(n_seq_max)], np.uintp)
-        self.seq_rows = np.full(n_batch, base, np.uintp)
-        self.batch = api.llama_batch()
-        fields = {name: kind for name, kind in api.llama_batch._fields_}
-        for name, array in (
-            ("token", self.tokens), ("pos", self.positions), ("n_seq_id", self._seq_count),
-            ("seq_id", self.seq_rows), ("logits", self.outputs),
-        ):  # fmt: skip
-            setattr(self.batch, name, ctypes.cast(array.ctypes.data, fields[name]))
 
 
 def _params(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from collections.abc import Sequence as Ints
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.engine.backend.batch import Batch, batch_call
 from localspec.engine.backend.context import Context, DecodeAborted, Ids
 from localspec.engine.backend.library import last_complaint, library, native, staging
 from localspec.errors import EngineError
@@ -240,35 +241,19 @@ class EmbeddingRunner:
     """
 
     def __init__(self, context: Context, width: int, *, tokens: bool) -> None:
-        api = library()
         self._context = context
         self.width = width
-        n = context.n_batch
-        self._embd = np.zeros((n, width), np.float32)
-        self._tokens = np.zeros(n, np.int32)
         # Embedding-only rows of M-RoPE models carry four positions each: p, p, p, 0, section by section.
         self._sections = 4 if context.model.mrope and not tokens else 1
-        self._positions = np.zeros(n * self._sections, np.int32)
-        self._outputs = np.zeros(n, np.int8)
-        self._seq_count = np.ones(n, np.int32)
-        self._seq_id = np.zeros(1, np.int32)
-        self._seq_rows = np.full(n, self._seq_id.ctypes.data, np.uintp)
-        self.batch = api.llama_batch()
-        fields = dict(api.llama_batch._fields_)
-        arrays: dict[str, NDArray[Any]] = {
-            "embd": self._embd, "pos": self._positions, "n_seq_id": self._seq_count,
-            "seq_id": self._seq_rows, "logits": self._outputs,
-        }  # fmt: skip
-        if tokens:
-            arrays["token"] = self._tokens
-        for name, array in arrays.items():
-            setattr(self.batch, name, ctypes.cast(array.ctypes.data, fields[name]))
-        self._encode = native("llama_encode", ctypes.c_int32, ctypes.c_void_p, api.llama_batch)
+        self._batch = Batch(
+            context.n_batch, context.n_cells, width=width, tokens=tokens, sections=self._sections
+        )
+        self._encode = batch_call("llama_encode")
 
     def decode(self, rows: Floats, start: int, *, outputs: bool, tokens: Ids | None = None) -> None:
         """Append rows at positions `start`…; all of them are outputs, or none."""
         self._fill(rows, start, outputs, tokens)
-        self._context.call(self.batch)
+        self._context.call(self._batch)
 
     def encode(self, rows: Floats, position: int) -> None:
         """Run the encoder over at most n_ubatch rows; its result is read with `nextn_rows`.
@@ -278,7 +263,7 @@ class EmbeddingRunner:
         if len(rows) > self._context.n_ubatch:
             raise EngineError(f"{len(rows)} rows to encode in a micro-batch of {self._context.n_ubatch}")
         self._fill(rows, position, True, None)
-        code = self._context.execute(self._encode, self.batch)
+        code = self._context.execute(self._encode, self._batch.native)
         if code == 2:
             raise DecodeAborted
         if code != 0:
@@ -292,13 +277,9 @@ class EmbeddingRunner:
             raise EngineError(
                 f"{rows.shape} embedding rows where at most {self._context.n_batch} of {self.width} fit"
             )
-        self._embd[:n] = rows
+        self._batch.rows[:n] = rows
         if tokens is not None:
-            self._tokens[:n] = tokens
-        ramp = np.arange(start, start + n, dtype=np.int32)
-        for section in range(min(self._sections, 3)):
-            self._positions[section * n : (section + 1) * n] = ramp
+            self._batch.tokens[:n] = tokens
+        self._batch.follow(n, start, n if outputs else 0)
         if self._sections == 4:
-            self._positions[3 * n : 4 * n] = 0
-        self._outputs[:n] = outputs
-        self.batch.n_tokens = n
+            self._batch.in_sections(n, start)
