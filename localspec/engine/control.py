@@ -55,13 +55,17 @@ class Clock:
 
     now: Callable[[], float]
     idle_s: float = 0.0
-    _left_at: float = 0.0
+    _left_at: float | None = None
 
     def leave(self) -> None:
         self._left_at = self.now()
 
     def back(self) -> None:
-        self.idle_s += self.now() - self._left_at
+        if self._left_at is not None:
+            self.idle_s += self.now() - self._left_at
+            self._left_at = None
 
     def busy(self) -> float:
-        return self.now() - self.idle_s
+        """Seconds of work so far; a consumer that never came back has cost none."""
+        until = self.now() if self._left_at is None else self._left_at
+        return until - self.idle_s

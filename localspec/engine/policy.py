@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
 
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, More
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, More, always
 from localspec.engine.events import Notice
+from localspec.engine.leaders import NotFiniteError
 from localspec.engine.recovery import DraftFaultError
-from localspec.engine.sampling import NotFiniteError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,13 @@ def propose(drafter: Drafter, request: DraftRequest, k: int, more: More) -> Draf
 
     sampling = request.sampling if drafter.samples else None
     try:
-        return drafter.propose(request.history, k, checked, sampling)
+        # `always` goes on as it is: drafters know it, and then work out no confidence.
+        draft = drafter.propose(request.history, k, more if more is always else checked, sampling)
     except NotFiniteError as error:
         raise DraftFaultError(drafter.name, NOT_FINITE) from error
+    if not all(map(isfinite, draft.confidences)):
+        raise DraftFaultError(drafter.name, NOT_FINITE)
+    return draft
 
 
 class FixedPolicy:
@@ -105,10 +109,7 @@ class FixedPolicy:
 
     def __init__(self, k: int, p_min: float = 0.0) -> None:
         self._k = k
-        self._p_min = p_min
-
-    def _more(self, position: int, confidence: float) -> bool:
-        return confidence >= self._p_min
+        self._more: More = (lambda _, confidence: confidence >= p_min) if p_min > 0 else always
 
     def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
         k = min(self._k, request.limit)

@@ -14,16 +14,15 @@ import numpy as np
 from localspec.engine.costs import Average
 from localspec.engine.sampling import Distribution
 
-ENOUGH = 64
-"""Judged drafts before the two chances are compared."""
+ENOUGH = 32
+"""Rounds looked at before the two chances are compared; each shows one of its drafts."""
 RECHECK = 8
 """Every so many requests rejection is used again, since only it shows both chances."""
 
 
 def overlap(p: Distribution, q: Distribution) -> float:
     """Σ min(p, q) over ids."""
-    at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
-    return float(np.minimum(p.p, np.where(q.ids[at] == p.ids, q.p[at], 0.0)).sum())
+    return float(np.minimum(p.p, q.at(p.ids)).sum())
 
 
 @dataclass(slots=True)
@@ -36,7 +35,7 @@ class RuleChoice:
 
     def observe(self, p: Distribution, q: Distribution) -> None:
         """A draft drawn from `q` was judged by `p`."""
-        self.match.add(p.of(int(q.ids[int(q.p.argmax())])))
+        self.match.add(p.of(q.best[0]))
         self.rejection.add(overlap(p, q))
 
     def rejection_next(self) -> bool:

@@ -6,16 +6,17 @@ order tokens are emitted, and never past the first rejection.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.engine.leaders import Likeliest, Row, best, check_finite, likeliest
 from localspec.engine.settings import SamplingSettings
 from localspec.errors import EngineError
-
-Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,32 @@ class Distribution:
     p: NDArray[np.float64]
     """`[n]`, sums to 1."""
 
+    @property
+    def best(self) -> tuple[int, float]:
+        """The likeliest id, the first of several, and its probability."""
+        at = self.p.argmax()
+        return int(self.ids[at]), float(self.p[at])
+
     def of(self, id: int) -> float:
         """Probability of one id."""
-        at = int(np.searchsorted(self.ids, id))
+        at = int(self.ids.searchsorted(np.int32(id)))
         return float(self.p[at]) if at < len(self.ids) and self.ids[at] == id else 0.0
+
+    def at(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Probabilities of `[n]` ids."""
+        at = self.ids.searchsorted(ids)
+        at[at == len(self.ids)] = 0
+        return np.where(self.ids[at] == ids, self.p[at], 0.0)
 
     def draw(self, u: float) -> int:
         """The id at quantile `u` ∈ [0, 1) of the cumulative distribution in id order."""
-        cumulative = np.cumsum(self.p)
-        at = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+        cumulative = self.p.cumsum()
+        at = int(cumulative.searchsorted(u * cumulative[-1], side="right"))
         return int(self.ids[min(at, len(self.ids) - 1)])
 
     def minus(self, other: Distribution) -> Distribution | None:
         """Normalised positive part of self - other, by id; None when nothing is left."""
-        at = np.searchsorted(other.ids, self.ids)
-        inside = np.minimum(at, len(other.ids) - 1)
-        q = np.where(other.ids[inside] == self.ids, other.p[inside], 0.0)
-        rest = np.maximum(self.p - q, 0.0)
+        rest = np.maximum(self.p - other.at(self.ids), 0.0)
         total = rest.sum()
         return Distribution(self.ids, rest / total) if total > 0 else None
 
@@ -91,8 +101,7 @@ def uniform(seed: int, position: int, lane: int) -> float:
 class RowProcessor(Protocol):
     """Turns logits rows into what may be emitted; the native sampler chain or a test's table."""
 
-    @property
-    def greedy(self) -> bool: ...
+    greedy: bool
 
     def best(self, row: Row) -> int:
         """The most likely id after the chain (temperature 0)."""
@@ -118,44 +127,33 @@ class Sampler:
         self, settings: SamplingSettings, native: NativeSamplers, history: NDArray[np.int32] | None = None
     ) -> None:
         self.settings = settings
+        self.greedy = settings.greedy
         self._native = native
         if history is not None and native.needs_history:
             for id in history.tolist():
-                native.history.accept(id)
-
-    @property
-    def greedy(self) -> bool:
-        return self.settings.greedy
+                self._remember(id)
 
     def best(self, row: Row) -> int:
-        logits = self._with_history(row)
+        logits = self._with_history(row) if self._native.history_length else row
         if self._native.grammar is not None:
-            ids, kept = self._legal(logits, 1)
-            return int(ids[int(kept.argmax())])
-        id = int(logits.argmax())
-        check_finite(float(logits[id]))
-        return id
+            legal = self._legal(logits, 1)
+            return int(legal.ids[legal.logits.argmax()])
+        return best(logits)
 
     def distribution(self, row: Row) -> Distribution:
         if self.greedy:
             return point(self.best(row))
-        check_finite(float(row.max()))
-        logits = self._with_history(row)
-        candidates, top_k = self._native.candidates, self.settings.top_k
-        if self._native.grammar is not None:
-            ids, kept = self._legal(logits, top_k)
-            candidates.fill(kept, ids)
-        elif 0 < top_k < len(logits):
-            ids = likeliest(logits, top_k)
-            candidates.fill(logits[ids], ids)
-        else:
-            candidates.fill(logits)
+        logits = self._with_history(row) if self._native.history_length else row
+        find = likeliest if self._native.grammar is None else self._legal
+        found = find(logits, self.settings.top_k)
+        candidates = self._native.candidates
+        candidates.fill(found.logits, found.ids)
         self._native.truncation.apply(candidates)
-        return _softmax(candidates.view["id"], candidates.view["logit"])
+        return _softmax(candidates.ids, candidates.logits)
 
     def accept(self, id: int) -> None:
         if self._native.needs_history:
-            self._native.history.accept(id)
+            self._remember(id)
         if self._native.truncation_has_state:
             self._native.truncation.accept(id)
         if self._native.grammar is not None:
@@ -164,34 +162,58 @@ class Sampler:
     def close(self) -> None:
         self._native.close()
 
+    def _remember(self, id: int) -> None:
+        self._native.history.accept(id)
+        self._native.touched.add(id)
+
     def _with_history(self, row: Row) -> Row:
-        if not self._native.history_length:
-            return row
-        candidates = self._native.candidates
-        candidates.fill(row)
-        self._native.history.apply(candidates)
-        logits = np.empty_like(row)
-        logits[candidates.view["id"]] = candidates.view["logit"]
+        """The row after bias and penalties, which change the logits of known ids only."""
+        native = self._native
+        logits, touched = row.copy(), native.touched.ids
+        native.candidates.fill(row[touched], touched)
+        native.history.apply(native.candidates)
+        logits[native.candidates.ids] = native.candidates.logits
         return logits
 
-    def _legal(self, logits: Row, wanted: int) -> tuple[NDArray[np.int32], Row]:
+    def _legal(self, logits: Row, wanted: int) -> Likeliest:
         """The `wanted` best legal candidates at least (all when 0), with their logits."""
-        n_vocab, grammar = len(logits), self._native.grammar
+        n_vocab, grammar, candidates = len(logits), self._native.grammar, self._native.candidates
         assert grammar is not None
         n = min(max(4 * wanted, 16), n_vocab) if wanted > 0 else n_vocab
         while True:
-            ids = likeliest(logits, n)
-            candidates = self._native.candidates
-            candidates.fill(logits[ids], ids)
+            found = likeliest(logits, n)
+            candidates.fill(found.logits, found.ids)
             grammar.apply(candidates)
-            view = candidates.view
-            legal = np.isfinite(view["logit"])
+            legal = np.isfinite(candidates.logits)
             if n == n_vocab or (wanted > 0 and legal.sum() >= wanted):
                 break
             n = min(8 * n, n_vocab)
         if not legal.any():
             raise EngineError("the grammar allows no token here")
-        return view["id"][legal].copy(), view["logit"][legal].copy()
+        return Likeliest(candidates.ids[legal], candidates.logits[legal])
+
+
+class Touched:
+    """Ids whose logits bias and penalties may change: biased ones, and all that ever occurred."""
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        self._seen: set[int] = set()
+        self._ids = np.zeros(64, np.int32)
+        for id in ids:
+            self.add(id)
+
+    def add(self, id: int) -> None:
+        n = len(self._seen)
+        self._seen.add(id)
+        if len(self._seen) > n:
+            if n == len(self._ids):
+                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+            self._ids[n] = id
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """`[n]` view, each once, in order of appearance; valid until the next `add`."""
+        return self._ids[: len(self._seen)]
 
 
 class NativeSamplers:
@@ -206,6 +228,7 @@ class NativeSamplers:
         *,
         needs_history: bool,
         truncation_has_state: bool,
+        touched: Touched,
     ) -> None:
         self.candidates = candidates
         self.history = history
@@ -214,6 +237,7 @@ class NativeSamplers:
         self.grammar = grammar
         self.needs_history = needs_history
         self.truncation_has_state = truncation_has_state
+        self.touched = touched
 
     def close(self) -> None:
         for part in (self.history, self.truncation, self.grammar):
@@ -224,10 +248,15 @@ class NativeSamplers:
 class CandidateArray(Protocol):
     """An array of (id, logit) that samplers permute and shrink in place."""
 
-    def fill(self, logits: Row, ids: NDArray[np.int32] | None = None) -> None: ...
+    def fill(self, logits: Row, ids: NDArray[np.integer]) -> None: ...
 
     @property
-    def view(self) -> NDArray[np.void]: ...
+    def ids(self) -> NDArray[np.int32]:
+        """`[n]` view of what is left."""
+
+    @property
+    def logits(self) -> Row:
+        """`[n]` view."""
 
 
 class SamplerChain(Protocol):
@@ -248,94 +277,24 @@ class GrammarFilter(Protocol):
     def close(self) -> None: ...
 
 
-_GROUP = 64
-"""Ids that share one leader."""
-_LARGE = 16384
-"""Rows from this length on are looked at through their leaders."""
-
-
-def _leaders(row: Row) -> Row:
-    """The largest logit of each group of ids, a few thousand instead of a whole vocabulary.
-
-    Group c holds the ids c, c + width, c + 2 width, …; what is left over at the end is one more group.
-    """
-    whole = len(row) // _GROUP * _GROUP
-    leaders: Row = row[:whole].reshape(_GROUP, -1).max(axis=0)
-    return leaders if whole == len(row) else np.append(leaders, row[whole:].max())
-
-
-def _members(groups: NDArray[np.intp], length: int) -> NDArray[np.intp]:
-    """Ids of these groups (ascending group numbers), ascending."""
-    width = length // _GROUP
-    ids: NDArray[np.intp] = (np.arange(_GROUP)[:, None] * width + groups[groups < width]).ravel()
-    return ids if groups[-1] < width else np.append(ids, np.arange(width * _GROUP, length))
-
-
-def likeliest(row: Row, n: int) -> NDArray[np.int32]:
-    """Ids of the `n` largest logits, ascending, and of those equal to the last of them.
-
-    The n-th largest leader is a bound: n logits reach it, so the n largest do, and they lie in groups whose
-    leader does.
-    """
-    length = len(row)
-    if n >= length:
-        return np.arange(length, dtype=np.int32)
-    if length < _LARGE or n > length // _GROUP:
-        bound = np.partition(row, length - n)[length - n]
-        return np.flatnonzero(row >= bound).astype(np.int32)
-    leaders = _leaders(row)
-    bound = np.partition(leaders, len(leaders) - n)[len(leaders) - n]
-    ids = _members(np.flatnonzero(leaders >= bound), length)
-    logits = row[ids]
-    bound = np.partition(logits, len(logits) - n)[len(logits) - n]
-    return np.asarray(ids[logits >= bound], np.int32)
-
-
-def best_guess(row: Row) -> tuple[int, float]:
-    """The likeliest id, and how likely it is by its own model.
-
-    Over a large vocabulary the probability is taken against the leaders of groups only: a little high where
-    the row is flat, and a tenth of the time, which a drafter pays per token.
-    """
-    if len(row) < _LARGE:
-        id = int(row.argmax())
-        return id, 1.0 / float(np.exp(row - row[id]).sum())
-    leaders = _leaders(row)
-    group = leaders.argmax()
-    members = _members(np.array([group]), len(row))
-    id = int(members[row[members].argmax()])
-    return id, 1.0 / float(np.exp(leaders - leaders[group]).sum())
-
-
 def _softmax(ids: NDArray[np.int32], logits: Row) -> Distribution:
-    order = np.argsort(ids)
-    wide = logits[order].astype(np.float64)
-    top = wide.max() if len(wide) else np.nan
+    order = ids.argsort()
+    p = logits[order].astype(np.float64)
+    top = p.max() if len(p) else np.nan
     check_finite(float(top))
-    p = np.exp(wide - top)
-    return Distribution(ids[order].copy(), p / p.sum())
-
-
-class NotFiniteError(EngineError):
-    """A row of logits holds NaN or infinity where its best token should be."""
-
-
-def check_finite(value: float) -> None:
-    """A NaN or infinity in a logits row is a broken model or kernel: stop, never guess."""
-    if not np.isfinite(value):
-        raise NotFiniteError("the target produced a row of logits that is not finite")
-
-
-def log_softmax(row: Row) -> NDArray[np.float64]:
-    """`[n_vocab]` natural log-probabilities of the raw row."""
-    wide = row.astype(np.float64)
-    top = wide.max()
-    return np.asarray(wide - (top + np.log(np.exp(wide - top).sum())))
+    p -= top
+    np.exp(p, p)
+    p /= np.add.reduce(p)
+    return Distribution(ids[order], p)
 
 
 def log_probabilities(row: Row, id: int, n: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """(log-probability of `id`, the `n` most likely (id, log-probability)) under the raw row."""
-    values = log_softmax(row)
-    best = np.argpartition(values, len(values) - n)[len(values) - n :] if n else np.empty(0, np.intp)
-    best = best[np.argsort(-values[best], kind="stable")]
-    return float(values[id]), tuple((int(j), float(values[j])) for j in best)
+    """(log-probability of `id`, the `n` most likely (id, log-probability)) under the raw `[n_vocab]` row."""
+    top = float(row.max())
+    check_finite(top)
+    norm = top + math.log(float(np.exp(row - np.float32(top)).sum(dtype=np.float64)))
+    if not n:
+        return float(row[id]) - norm, ()
+    found = likeliest(row, n)
+    best = np.argsort(-found.logits, kind="stable")[:n]
+    return float(row[id]) - norm, tuple((int(found.ids[j]), float(found.logits[j]) - norm) for j in best)

@@ -22,10 +22,11 @@ from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
 from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
+from localspec.engine.leaders import Row
 from localspec.engine.policy import DraftRequest, Outcome, Policy
 from localspec.engine.recovery import NOTHING_ACCEPTED, DraftFaultError, Health
 from localspec.engine.rule import RuleChoice
-from localspec.engine.sampling import Distribution, Row, RowProcessor, judge, log_probabilities, uniform
+from localspec.engine.sampling import Distribution, RowProcessor, judge, log_probabilities, uniform
 from localspec.engine.stats import Stats
 from localspec.engine.target import Target
 from localspec.errors import EngineError, PromptTooLongError, UsageError
@@ -49,6 +50,7 @@ class _RoundState:
     committed: list[int] = field(default_factory=list)
     verify_s: float = 0.0
     started: float = 0.0
+    ended: float = 0.0
 
 
 class Loop:
@@ -197,8 +199,8 @@ class Loop:
 
     def _rounds(self, history: History, reply_started: float) -> Generator[Event, None, DoneReason]:
         """Rounds until the reply ends; returns why it ended."""
+        started = self._clock.busy()
         while True:
-            began = self._clock.busy()
             if self._health.fault is not None:
                 self._recover(self._health.fault, history)
             assert self._target.n_past == len(history) - 1, "the cache must lack exactly the newest token"
@@ -208,7 +210,7 @@ class Loop:
                 return "context"
             if self._options.max_tokens is not None and self._left() <= 0:
                 return "length"
-            state = _RoundState(base=self._target.n_past, started=began)
+            state = _RoundState(base=self._target.n_past, started=started)
             reason: DoneReason | None = None
             try:
                 self._draft(state, history)
@@ -217,12 +219,15 @@ class Loop:
                     if self.stats.first_token_s is None:
                         self.stats.first_token_s = self._clock.busy() - reply_started
                     if isinstance(token, Token):
-                        yield from self._emit(token)
+                        self._clock.leave()
+                        yield token
+                        self._clock.back()
                     reason = self._ends(token, state)
                     if reason is not None:
                         break
             finally:
                 event = self._finish(state, history, complete=reason is None)
+                started = state.ended
             while self._notices:
                 yield from self._emit(self._notices.pop(0))
             yield from self._emit(event)
@@ -271,9 +276,7 @@ class Loop:
 
     def _verify(self, state: _RoundState, history: History) -> Any:
         drafted = state.draft.tokens if state.draft is not None else []
-        tokens = np.empty(len(drafted) + 1, np.int32)
-        tokens[0] = history.ids[-1]
-        tokens[1:] = drafted
+        tokens = np.array([history.newest, *drafted], np.int32)
         if drafted:
             self._target.guard()
         before = self._clock.now()
@@ -317,8 +320,11 @@ class Loop:
         u = uniform(self._options.seed, position, _DRAW)
         if proposed is None:
             return False, p.draw(u)
-        q = state.draft.q[i] if state.draft is not None and state.draft.q is not None else None
-        if q is not None and self._rule is not None:
+        if state.draft is None or state.draft.q is None:
+            return judge(p, proposed, None, u, u)
+        q = state.draft.q[i]
+        # One position a round, each in its turn, tells as much of the two rules as all of them.
+        if self._rule is not None and i == self.stats.rounds % len(state.draft):
             self._rule.observe(p, q)
         return judge(p, proposed, q, u, uniform(self._options.seed, position, _RESIDUAL))
 
@@ -345,8 +351,8 @@ class Loop:
         draft = state.draft
         drafted = len(draft) if draft is not None else 0
         draft_s = draft.draft_s + draft.catchup_s if draft is not None else 0.0
-        wall = self._clock.busy() - state.started
-        other_s = max(0.0, wall - draft_s - state.verify_s)
+        state.ended = self._clock.busy()
+        other_s = max(0.0, state.ended - state.started - draft_s - state.verify_s)
         tokens = [id for id in state.committed if id not in self._options.eog]
         event = Round(
             state.method, drafted, state.tested, state.accepted, state.rows, self._target.n_past,
@@ -420,7 +426,5 @@ class Loop:
     def _emit(self, event: Event) -> Iterator[Event]:
         """Yield an event without counting the consumer's time."""
         self._clock.leave()
-        try:
-            yield event
-        finally:
-            self._clock.back()
+        yield event
+        self._clock.back()

@@ -7,7 +7,7 @@ import pytest
 
 from localspec.engine.drafters.base import always
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.events import Token
+from localspec.engine.events import Notice, Token
 from localspec.errors import EngineError
 from tests.engine.harness import Bench, exact_context, ids, plain, random_prompt
 
@@ -131,3 +131,40 @@ def test_more_is_asked_before_every_token() -> None:
         assert all(0 < c <= 1 for _, c in asked)
         drafter.commit(history, 0)
         assert drafter.propose(history, 6, always, None).tokens[:2] == draft.tokens
+
+
+def test_a_fixed_length_asks_for_no_confidence_and_drafts_the_same() -> None:
+    """Known by `always`: the tokens of a rule that asks and always agrees, without its pass over the row."""
+    from localspec.engine.drafters.base import History
+
+    history = History(ids(random_prompt(8, 9)), 64)
+    with Bench().with_draft_model("syn") as bench:
+        drafter = bench.drafters[0]
+        drafter.begin(history)
+        asked = drafter.propose(history, 6, lambda position, confidence: True, None)
+        drafter.commit(history, 0)
+        unasked = drafter.propose(history, 6, always, None)
+    assert asked.tokens == unasked.tokens
+    assert unasked.confidences == [1.0] * 6 and all(c < 1.0 for c in asked.confidences)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("p_min", [0.0, 0.1])
+def test_a_draft_model_whose_logits_are_not_finite_is_dropped_aloud(value: float, p_min: float) -> None:
+    """It must not look like one that has nothing to say."""
+    prompt = random_prompt(3, 12)
+    with Bench().with_draft_model("syn") as bench:
+        drafter = bench.drafters[0]
+        assert isinstance(drafter, ModelDrafter)
+        original = drafter._cache.decode
+
+        def decode(tokens: np.ndarray, outputs: int) -> np.ndarray:
+            rows = original(tokens, outputs)
+            rows[:, 7] = value
+            return rows
+
+        drafter._cache.decode = decode  # type: ignore[method-assign]
+        result = bench.reply(prompt, k=3, max_tokens=20, p_min=p_min)
+    (notice,) = [event for event in result.events if isinstance(event, Notice)]
+    assert notice.kind == "off" and "not finite" in notice.reason
+    assert result.ids == list(plain("syn", tuple(prompt), 20))

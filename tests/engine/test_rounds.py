@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.engine.control import Control, Options
 from localspec.engine.drafters.base import Draft, DraftSampling, History, More
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
-from localspec.engine.policy import FixedPolicy
+from localspec.engine.policy import FixedPolicy, Outcome
 from localspec.engine.speculative import Loop
 from localspec.errors import EngineError
 from tests.kit.clock import FakeClock
@@ -250,3 +250,30 @@ def test_a_failing_drafter_does_not_take_the_copier_with_it(stage: str) -> None:
     assert ids(events) == said[len(PROMPT) : len(PROMPT) + 30]
     assert rounds(events)[-1].method == "ngram"
     assert len(copier.commits) == len(rounds(events)), "it was told of every round"
+
+
+def test_every_second_of_work_belongs_to_a_round_and_none_of_the_consumers() -> None:
+    """What follows a round's own measurement, learning from it, is the next round's."""
+    said, learning, reading = text(), 0.5, 100.0
+    target = ScriptedTarget(said)
+
+    class Slow(FixedPolicy):
+        def observe(self, outcome: Outcome) -> list[Notice]:
+            target.clock.advance(learning)
+            return super().observe(outcome)
+
+    options = Options(20, k_max=16, seed=0, eog=frozenset([EOS]))
+    reply = Loop(
+        target, [ScriptedDrafter(said)], GreedyRows(), Slow(4), options, Control(), now=target.clock
+    )  # fmt: skip
+    found, began = [], 0.0
+    for event in reply.run(np.array(PROMPT, np.int32)):
+        if isinstance(event, Prefill):
+            began = target.clock()
+        if isinstance(event, Round):
+            found.append(event)
+        if isinstance(event, Token | Round):
+            target.clock.advance(reading)
+    read = reading * (20 + len(found))
+    assert sum(r.wall_s for r in found) + learning == pytest.approx(target.clock() - began - read)
+    assert [r.other_s for r in found[1:]] == pytest.approx([found[0].other_s + learning] * (len(found) - 1))

@@ -47,6 +47,7 @@ def test_the_loop_tells_what_it_judged() -> None:
         loop = bench.loop(k=4, max_tokens=60, sampling=sampling, seed=3, rejection=True)
         loop._rule = choice = RuleChoice()
         list(loop.run(np.array([5, 9, 20], np.int32)))
-        assert choice.rejection.count == loop.stats.tested > 0
+        # One position of a round, each in its turn, where the target got that far.
+        assert 0 < choice.rejection.count <= loop.stats.rounds
         share = loop.stats.accepted / loop.stats.tested
         assert choice.rejection.value == pytest.approx(share, abs=0.25)

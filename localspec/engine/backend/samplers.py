@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.backend.library import library
 from localspec.engine.backend.model import ModelVocabulary
-from localspec.engine.sampling import NativeSamplers
+from localspec.engine.sampling import NativeSamplers, Touched
 from localspec.engine.settings import SamplingSettings
 from localspec.errors import EngineError, UsageError
 
@@ -26,27 +26,32 @@ class Candidates:
 
     def __init__(self, n_vocab: int) -> None:
         api = library()
-        self._memory = np.zeros(n_vocab, CANDIDATE)
-        self._all_ids = np.arange(n_vocab, dtype=np.int32)
+        memory = np.zeros(n_vocab, CANDIDATE)
+        self._ids: NDArray[np.int32] = memory["id"]
+        self._logits: NDArray[np.float32] = memory["logit"]
         self.array = api.llama_token_data_array()
-        self._data = ctypes.cast(self._memory.ctypes.data, api.llama_token_data_p)
+        self._data = ctypes.cast(memory.ctypes.data, api.llama_token_data_p)
         self.reference = ctypes.byref(self.array)
 
-    def fill(self, logits: NDArray[np.float32], ids: NDArray[np.int32] | None = None) -> None:
-        """Load `logits` of `ids` (of all ids when None)."""
-        n = len(logits)
-        view = self._memory[:n]
-        view["id"] = self._all_ids[:n] if ids is None else ids
-        view["logit"] = logits
-        self.array.data = self._data
-        self.array.size = n
-        self.array.selected = -1
-        self.array.sorted = False
+    def fill(self, logits: NDArray[np.float32], ids: NDArray[np.integer]) -> None:
+        """Load `[n]` logits of as many ids."""
+        n, array = len(ids), self.array
+        self._ids[:n] = ids
+        self._logits[:n] = logits
+        array.data = self._data
+        array.size = n
+        array.selected = -1
+        array.sorted = False
 
     @property
-    def view(self) -> NDArray[np.void]:
-        """What the samplers left: `[size]` of (id, logit, p); p may be stale."""
-        return self._memory[: self.array.size]
+    def ids(self) -> NDArray[np.int32]:
+        """`[n]` view of what the samplers left."""
+        return self._ids[: self.array.size]
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """`[n]` view, in the order of `ids`."""
+        return self._logits[: self.array.size]
 
 
 class Chain:
@@ -77,12 +82,9 @@ class Chain:
 def history_chain(settings: SamplingSettings, vocabulary: ModelVocabulary, n_ctx: int) -> Chain:
     """Samplers that change logits without dropping candidates: bias, penalties, DRY."""
     api, chain = library(), []
-    bias = [*settings.logit_bias, *((id, float("-inf")) for id in vocabulary.suppressed)]
-    for id, _ in bias:
-        if not 0 <= id < vocabulary.n_vocab:
-            raise UsageError(f"logit bias for token {id}, but the vocabulary has {vocabulary.n_vocab} ids")
+    bias = biases(settings, vocabulary)
     if bias:
-        rows = (api.llama_logit_bias * len(bias))(*((id, value) for id, value in bias))
+        rows = (api.llama_logit_bias * len(bias))(*bias.items())
         chain.append(api.llama_sampler_init_logit_bias(vocabulary.n_vocab, len(bias), rows))
     if _penalised(settings):
         last_n = settings.repeat_last_n if settings.repeat_last_n >= 0 else n_ctx
@@ -95,6 +97,20 @@ def history_chain(settings: SamplingSettings, vocabulary: ModelVocabulary, n_ctx
     if settings.dry_multiplier > 0:
         chain.append(_dry(api, settings, vocabulary, n_ctx))
     return Chain(chain)
+
+
+def biases(settings: SamplingSettings, vocabulary: ModelVocabulary) -> dict[int, float]:
+    """What is added to which logit: the request's biases and the model's own bans, each id once.
+
+    Raises:
+        UsageError: an id is outside the vocabulary.
+    """
+    found: dict[int, float] = {}
+    for id, value in (*settings.logit_bias, *((id, float("-inf")) for id in vocabulary.suppressed)):
+        if not 0 <= id < vocabulary.n_vocab:
+            raise UsageError(f"logit bias for token {id}, but the vocabulary has {vocabulary.n_vocab} ids")
+        found[id] = found.get(id, 0.0) + value
+    return found
 
 
 def _penalised(settings: SamplingSettings) -> bool:
@@ -177,6 +193,7 @@ def native_samplers(
         grammar,
         needs_history=needs_history(settings),
         truncation_has_state=settings.xtc_probability > 0,
+        touched=Touched(biases(settings, vocabulary)),
     )
 
 
@@ -190,4 +207,5 @@ def draft_samplers(settings: SamplingSettings, seed: int, candidates: Candidates
         None,
         needs_history=False,
         truncation_has_state=False,
+        touched=Touched(),
     )

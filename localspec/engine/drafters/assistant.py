@@ -66,7 +66,7 @@ class AssistantDrafter:
         if hidden is None:
             return draft
         started = time.perf_counter()
-        position, id = len(history) - 1, int(history.ids[-1])
+        position, id = len(history) - 1, history.newest
         while len(draft) < k:
             self._context.decode(np.array([id], np.int32), hidden[None, :], position, outputs=True)
             row, hidden = self._context.last(1)

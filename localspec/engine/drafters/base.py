@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.sampling import Distribution, best_guess
+from localspec.engine.leaders import best, best_guess
+from localspec.engine.sampling import Distribution
 from localspec.errors import EngineError
 
 Ids = NDArray[np.int32]
@@ -31,6 +32,10 @@ class History:
             self._memory = np.concatenate([self._memory, np.zeros_like(self._memory)])
         self._memory[self._length] = id
         self._length += 1
+
+    @property
+    def newest(self) -> int:
+        return int(self._memory[self._length - 1])
 
     @property
     def ids(self) -> Ids:
@@ -69,12 +74,13 @@ class Draft:
         Raises:
             EngineError: the drafter that made this is broken.
         """
-        if len(self) > limit:
-            raise EngineError(f"the drafter proposed {len(self)} tokens where {limit} were allowed")
-        if not len(self) == len(self.confidences) == len(self if self.q is None else self.q):
+        n = len(self.tokens)
+        if n > limit:
+            raise EngineError(f"the drafter proposed {n} tokens where {limit} were allowed")
+        if len(self.confidences) != n or (self.q is not None and len(self.q) != n):
             raise EngineError("the drafter did not say of each token how likely it is")
-        bad = next((id for id in self.tokens if not 0 <= id < n_vocab), None)
-        if bad is not None:
+        if self.tokens and (min(self.tokens) < 0 or max(self.tokens) >= n_vocab):
+            bad = next(id for id in self.tokens if not 0 <= id < n_vocab)
             raise EngineError(f"the drafter proposed token id {bad} outside the vocabulary of {n_vocab}")
 
 
@@ -83,7 +89,7 @@ More = Callable[[int, float], bool]
 
 
 def always(position: int, confidence: float) -> bool:
-    """The `More` that never stops early."""
+    """The `More` that never stops early; greedy drafters then work out no confidence, but say 1."""
     return True
 
 
@@ -101,13 +107,19 @@ def choose(draft: Draft, row: NDArray[np.float32], more: More, sampling: DraftSa
 
     The rule sees q, never the draw: a drawn token that is dropped biases the output.
     """
-    q = sampling.distribution(row) if sampling else None
-    id, confidence = (int(q.ids[q.p.argmax()]), float(q.p.max())) if q else best_guess(row)
-    if not more(len(draft), confidence):
-        return None
-    if sampling and q and draft.q is not None:
-        id = q.draw(sampling.uniform())
-        draft.q.append(q)
+    position = len(draft.tokens)
+    if sampling is None:
+        id, confidence = (best(row), 1.0) if more is always else best_guess(row)
+        if not more(position, confidence):
+            return None
+    else:
+        q = sampling.distribution(row)
+        id, confidence = q.best
+        if not more(position, confidence):
+            return None
+        if draft.q is not None:
+            id = q.draw(sampling.uniform())
+            draft.q.append(q)
     draft.tokens.append(id)
     draft.confidences.append(confidence)
     return id

@@ -50,7 +50,7 @@ class DFlashDrafter(HiddenDrafter):
         self._read(len(self._store))
         caught_up = time.perf_counter()
         draft.catchup_s = caught_up - started
-        for i, (id, confidence) in enumerate(self._context.block(int(history.ids[-1]), k, self._made)):
+        for i, (id, confidence) in enumerate(self._context.block(history.newest, k, self._made)):
             if not more(i, confidence):
                 break
             draft.tokens.append(id)

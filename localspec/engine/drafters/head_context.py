@@ -16,6 +16,7 @@ from localspec.engine.backend.features import (
     select_nextn_layer,
     set_causal,
 )
+from localspec.engine.leaders import best_guess
 from localspec.errors import EngineError
 
 Floats = NDArray[np.float32]
@@ -165,13 +166,11 @@ class BlockCells(HeadCells):
         logits = self._context.run(tokens, start, 0, 0 if form.candidates else n)
         if form.candidates:
             return _walk(nextn_rows(self._context, n, self._context.model.n_embd)[1:], form.candidates)
-        logits = logits[first:, : self._n_vocab]
-        ids = logits.argmax(axis=1)
-        if form.confidence_head:
-            chances = nextn_rows(self._context, n, self._context.model.n_embd)[first:, 0]
-        else:
-            chances = 1.0 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
-        return [(int(id), float(chance)) for id, chance in zip(ids, chances, strict=True)]
+        guesses = [best_guess(row) for row in logits[first:, : self._n_vocab]]
+        if not form.confidence_head:
+            return guesses
+        chances = nextn_rows(self._context, n, self._context.model.n_embd)[first:, 0].tolist()
+        return [(id, chance) for (id, _), chance in zip(guesses, chances, strict=True)]
 
 
 def _walk(rows: Floats, k: int) -> list[tuple[int, float]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
 from localspec.engine.drafters.hidden import Floats, LatestRows, OptionalFeatures
+from localspec.engine.leaders import best_guess
 
 
 class Unembedding(Protocol):
@@ -112,9 +113,7 @@ class MedusaDrafter:
                 continue
             rows = np.stack([self._heads[i].transform(x) for i in mine])
             for i, row in zip(mine, unembedding.logits(rows), strict=True):
-                row = row[: self._n_vocab]
-                id = int(row.argmax())
-                out[i] = id, 1.0 / float(np.exp(row - row[id]).sum())
+                out[i] = best_guess(row[: self._n_vocab])
         return out
 
     def close(self) -> None:

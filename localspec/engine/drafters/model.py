@@ -64,6 +64,7 @@ class ModelDrafter:
         self._cache = cache
         self._n_vocab = min(n_vocab, cache.n_vocab)
         self._masked = masked if masked is not None and len(masked) else None
+        self._all_usable = self._masked is None and self._n_vocab == cache.n_vocab
         self._start = 0
         self._drafted_at: int | None = None
         self._one = np.zeros(1, np.int32)
@@ -103,7 +104,7 @@ class ModelDrafter:
         self._drafted_at = len(history)
         while True:
             id = choose(draft, row, more, sampling)
-            if id is None or len(draft) >= k:
+            if id is None or len(draft.tokens) >= k:
                 break
             self._one[0] = id
             row = self._usable(self._cache.decode(self._one, 1)[0])
@@ -132,6 +133,8 @@ class ModelDrafter:
         self._start = start
 
     def _usable(self, row: Rows) -> Rows:
+        if self._all_usable:
+            return row
         row = row[: self._n_vocab]
         if self._masked is not None:
             row[self._masked] = -np.inf
