@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from localspec.engine.adapt import AdaptivePolicy
 from localspec.engine.backend.context import Context
-from localspec.engine.backend.sequence import Sequence
 from localspec.engine.backend.rewind import _Saved
+from localspec.engine.backend.sequence import Sequence
 from localspec.engine.drafters.ngram import NgramDrafter
 from localspec.engine.events import Done, Token
 from localspec.engine.speculative import Loop

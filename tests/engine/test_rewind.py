@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.backend.sequence import Sequence
 from localspec.engine.backend.rewind import StateRewinder
+from localspec.engine.backend.sequence import Sequence
 from tests.engine.harness import exact_context, ids, random_prompt
 
 KINDS = ("syn", "syn-swa", "syn-hyb", "syn-hyb-nosnap", "syn-rec")
