@@ -333,43 +333,27 @@ def rows_of_the_neighbour() -> Iterator[None]:
 
 
 @contextmanager
-def another_sequence() -> Iterator[None]:
-    """Rows behind the first part are stored in, and see, the first part's cells."""
-    original = Context._fill
+def parts_changed(change: Callable[[Part, Part], Part]) -> Iterator[None]:
+    """Every part of a shared pass but the first is `change(part, first)`."""
+    original = Context.run_parts
 
-    def fill(self: Context, at: int, tokens: Any, start: int, seq_id: int, outputs: int) -> None:
-        original(self, at, tokens, start, seq_id, outputs)
-        if at:
-            self._arrays.seq_rows[at : at + len(tokens)] = self._arrays.seq_rows[0]
+    def run_parts(self: Context, parts: list[Part]) -> Any:
+        return original(self, [parts[0], *(change(part, parts[0]) for part in parts[1:])])
 
-    with patched(Context, "_fill", fill):
+    with patched(Context, "run_parts", run_parts):
         yield
 
 
-@contextmanager
-def positions_of_the_neighbour() -> Iterator[None]:
-    """The second part's rows are put one position too far."""
-    original = Context._fill
-
-    def fill(self: Context, at: int, tokens: Any, start: int, seq_id: int, outputs: int) -> None:
-        original(self, at, tokens, start + (at > 0), seq_id, outputs)
-
-    with patched(Context, "_fill", fill):
-        yield
+def another_sequence(part: Part, first: Part) -> Part:
+    return replace(part, seq_id=first.seq_id)
 
 
-@contextmanager
-def tokens_of_the_neighbour() -> Iterator[None]:
-    """Every row of a shared pass reads the first reply's token."""
-    original = Context._fill
+def next_position(part: Part, first: Part) -> Part:
+    return replace(part, start=part.start + 1)
 
-    def fill(self: Context, at: int, tokens: Any, start: int, seq_id: int, outputs: int) -> None:
-        original(self, at, tokens, start, seq_id, outputs)
-        if at:
-            self._arrays.tokens[at : at + len(tokens)] = self._arrays.tokens[0]
 
-    with patched(Context, "_fill", fill):
-        yield
+def another_token(part: Part, first: Part) -> Part:
+    return replace(part, tokens=np.full_like(part.tokens, first.tokens[0]))
 
 
 @contextmanager
@@ -412,9 +396,9 @@ def cells_of_all_dropped() -> Iterator[None]:
 
 MUTATIONS = {
     "the neighbour's logits": rows_of_the_neighbour,
-    "the neighbour's cells": another_sequence,
-    "positions + 1": positions_of_the_neighbour,
-    "the neighbour's tokens": tokens_of_the_neighbour,
+    "the neighbour's cells": lambda: parts_changed(another_sequence),
+    "positions + 1": lambda: parts_changed(next_position),
+    "the neighbour's tokens": lambda: parts_changed(another_token),
     "rows that the next pass overwrites": borrowed_rows,
     "a rollback in the neighbour": cells_of_all_dropped,
 }
