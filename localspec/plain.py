@@ -62,6 +62,7 @@ def answer(session: SessionLike, request: Request, out: Output) -> tuple[str, Do
     """One reply to stdout; Ctrl+C ends it and keeps what was said."""
     reply = session.reply(request)
     text, done, wrote = "", None, False
+    later: list[Notice] = []
     with _cancels(reply), out.progress("reading the prompt", unit="tokens") as progress:
         for event in reply:
             if out.json:
@@ -74,11 +75,15 @@ def answer(session: SessionLike, request: Request, out: Output) -> tuple[str, Do
                     wrote = True
             elif isinstance(event, Done):
                 done = event
+            elif isinstance(event, Notice) and wrote and out.out_is_terminal:
+                later.append(event)  # both streams end on this screen: it would stand inside the text
             else:
                 _narrate(event, out, progress)
     assert done is not None
     if wrote and not text.endswith("\n"):
         out.line()
+    for notice in later:
+        _tell(notice, out)
     if done.reason == "error":
         out.error(done.error or "the reply failed")
     if not out.json:
@@ -93,10 +98,14 @@ def _narrate(event: Event, out: Output, progress: Progress) -> None:
     if isinstance(event, Prefill):
         progress.update(event.done)
     elif isinstance(event, Notice) and not out.json:
-        if event.kind in ("alarm", "off"):
-            out.warn(f"speculation {event.kind}: {event.reason}")
-        else:
-            out.note(f"speculation {event.kind}: {event.reason}" if event.kind != "info" else event.reason)
+        _tell(event, out)
+
+
+def _tell(notice: Notice, out: Output) -> None:
+    if notice.kind in ("alarm", "off"):
+        out.warn(f"speculation {notice.kind}: {notice.reason}")
+    else:
+        out.note(f"speculation {notice.kind}: {notice.reason}" if notice.kind != "info" else notice.reason)
 
 
 @contextmanager
@@ -143,6 +152,7 @@ def run_record(info: SessionInfo, request: Request) -> dict[str, Any]:
         "target": info.target,
         "drafts": list(info.drafts),
         "build": info.build,
+        "starts_from": asdict(tuned) if (tuned := info.start_of(request.speculation)) is not None else None,
         "load": asdict(info.effective),
         **asked,
         "system": next((m.content for m in request.messages if m.role == "system"), None),

@@ -92,6 +92,16 @@ def test_notices_are_loud_where_they_must_be() -> None:
     assert "speculation paused: slower than plain here (0.90×)" in stderr.getvalue()
 
 
+def test_on_a_terminal_a_notice_waits_for_the_end_of_the_text() -> None:
+    """Both streams end on one screen there, and a notice stood in the middle of a word."""
+    screen = io.StringIO()
+    script = words_as_events("one two three four")
+    script[5:5] = [Notice("paused", "slower than plain here (0.90×)")]
+    run_plain(ScriptedSession([script]), Request(), "hi", Output(screen, screen, out_is_terminal=True))
+    lines = screen.getvalue().splitlines()
+    assert lines[:2] == ["one two three four", "speculation paused: slower than plain here (0.90×)"]
+
+
 def test_the_numbers_name_their_denominators() -> None:
     """Known faults 65, 79: accepted of tested and of drafted, both named."""
     line = stats_line(summary(12, drafted=8, accepted=4, rounds=6))
