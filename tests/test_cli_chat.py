@@ -17,6 +17,8 @@ from localspec.engine.events import Loading, Notice
 from localspec.engine.settings import LoadSettings, Message, Request
 from localspec.errors import UsageError
 from localspec.interfaces import PairFiles
+from localspec.locations import locations
+from localspec.store import ChatStore
 from localspec.tui.controller import Wish
 from tests.kit.ggufs import syn
 from tests.kit.scripted import ScriptedSession, words_as_events
@@ -178,6 +180,7 @@ class TestScreen:
             return 0
 
         def worker(files: PairFiles, load: LoadSettings, *, on_event: Any) -> ScriptedSession:
+            session.closed = False
             session.loaded.append((files, load))
             return session  # type: ignore[no-any-return]
 
@@ -208,6 +211,31 @@ class TestScreen:
         assert run()[0] == 0
         assert shown[0]["pick_first"] is True
         assert not shown[0]["store"].incognito
+
+    def test_a_resumed_chat_goes_on_with_its_own_pair(
+        self, shown: Any, session: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import localspec.pairs
+
+        store = ChatStore(locations().chats_db)
+        for pair in ("demo", "gone"):
+            store.create(title="a chat", pair=pair)
+        store.close()
+        assert run("chat", "--resume=1")[0] == 0
+        assert run("chat", "other", "--resume=1")[0] == 0
+        assert [files.name for files, _ in session.loaded] == ["demo", "other"]
+        found = localspec.pairs.resolve
+
+        def resolve(name: Any, *rest: Any, **options: Any) -> PairFiles:
+            if name == "gone":
+                raise UsageError("unknown pair `gone`")
+            return found(name, *rest, **options)
+
+        monkeypatch.setattr(localspec.pairs, "resolve", resolve)
+        assert run("chat", "--resume=2")[0] == 0
+        assert [(how["resume"], how["pick_first"]) for how in shown] == [(1, False), (1, False), (2, True)]
+        code, _, err = run("chat", "--resume=9")
+        assert code == 2 and "there is no chat 9" in err
 
     def test_an_unknown_pair_is_said_before_the_screen(
         self, shown: Any, run: Any, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import click
 
 from localspec.cli.face import face
 from localspec.cli.options import LOAD, PAIR, REQUEST, SAMPLING, SPECULATION, Asked, SettingCommand, takes
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.interfaces import PairFiles
 from localspec.output import Output
 
@@ -48,12 +48,38 @@ def command(
     if not plain and not out.json and has_screen():
         from localspec.cli.screen import Screen, run_screen
 
+        if resume is not None and not (name or asked.target or incognito):
+            name = _pair_of(resume, asked)
         named = name or asked.target or asked.config.default_pair
         files = _files(name, asked, words) if named else None
         return run_screen(files, asked, text, Screen(resume, incognito, inline))
     if resume is not None or inline:
         raise UsageError("`--resume` and `--inline` need the chat screen", hint="run it on a terminal")
     return stream(_files(name, asked, words), asked, text, out)
+
+
+def _pair_of(resume: int, asked: Asked) -> str | None:
+    """The pair that a stored chat was written with, as far as it can still be found by its name.
+
+    Raises:
+        UsageError: there is no such chat.
+    """
+    from localspec.locations import locations
+    from localspec.pairs import resolve
+    from localspec.store import ChatStore
+
+    store = ChatStore(locations().chats_db)
+    try:
+        pair = store.load(resume).pair
+    finally:
+        store.close()
+    if not pair:
+        return None
+    try:
+        resolve(pair, models_dir=asked.config.models_dir)
+    except LocalspecError:  # it was a file, or is gone: the chat goes on with another
+        return None
+    return pair
 
 
 def has_screen() -> bool:
