@@ -2,9 +2,10 @@
 
 The same scripted model process, one token a round without any computation, is read twice: directly, as a
 program with the session in its hands would, and through HTTP as server-sent events. The difference per
-token is the server's: crossing threads, assembling, JSON, the socket, and the client's reading of it. A second
-process gives a token every 20 ms, and what counts there is how much later than a direct reader the client has
-it, the first one apart. Pairs are interleaved and their median counts; the bar is 1 ms on two slow cores.
+token is the server's: crossing threads, assembling, JSON, the socket, and the client's reading of it. A
+second process gives a token every 20 ms, and what counts there is how much later than a direct reader the
+client has it, the first one apart. Pairs are interleaved and their median counts; the bar is 1 ms on two
+slow cores.
 """
 
 from __future__ import annotations
