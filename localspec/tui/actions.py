@@ -34,9 +34,7 @@ class Action:
 
 ACTIONS: tuple[Action, ...] = (
     *(
-        Action(
-            id_, title, keys, slash, footer=footer, priority=True
-        )  # the prompt has its own use of F6 and F7
+        Action(id_, title, keys, slash, footer=footer, priority=True)
         for id_, title, keys, slash, footer in (
             ("app.help", "Help: keys, commands and the focused part", "f1", "help", "help"),
             ("models.open", "Choose a model pair", "f2", "models", "models"),

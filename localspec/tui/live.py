@@ -54,6 +54,11 @@ class Live:
     def __post_init__(self) -> None:
         self.speed = SpeedModel(self.clock)
 
+    def begin_chat(self) -> None:
+        """Another chat is shown: nothing of it was read yet, and no reply of it ran."""
+        self.begin_reply()
+        self.n_past = 0
+
     def begin_reply(self) -> None:
         self.stats = Stats()
         self.summary = self.prefill = self.first_token_s = None

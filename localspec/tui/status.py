@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, set_cell_size
 
@@ -17,6 +17,8 @@ STALE_S = 10.0
 DROP_ORDER = ("memory", "context", "draft", "acceptance")
 """What goes first when the line does not fit; the speculation state and the rate never do."""
 LATER_DROPS = ("speedup", "target", "activity")
+SHORTEST_NAME = 8
+"""A target's name is cut down to this before it goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class SpecState:
         match notice.kind:
             case "paused" | "off":
                 return SpecState(notice.kind, notice.reason)
-            case "resumed":
+            case "resumed" | "reset":
                 return SpecState("on")
         return self
 
@@ -55,7 +57,10 @@ def spec_state(info: SessionInfo | None, wish: SpeculationSettings) -> SpecState
         return SpecState("off", info.off_reason)
     if wish.method == "off":
         return SpecState("off", "switched off with F3")
-    return SpecState("on")
+    tuned = info.start_of(wish)
+    if tuned is None:
+        return SpecState("on")
+    return SpecState("paused" if tuned.method == "off" else "on", "tuned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,16 @@ def status_line(status: Status, width: int) -> str:
     for name in (*DROP_ORDER, *LATER_DROPS):
         if cell_len(line) <= width:
             return line
+        room = width - cell_len(line) + cell_len(status.target)
+        if name == "target" and room >= SHORTEST_NAME:
+            return _joined(replace(status, target=_cut(status.target, room)), dropped)
         dropped.add(name)
         line = _joined(status, dropped)
-    return line if cell_len(line) <= width else set_cell_size(line, max(0, width - 1)).rstrip() + "…"
+    return line if cell_len(line) <= width else _cut(line, width)
+
+
+def _cut(text: str, width: int) -> str:
+    return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
 
 
 def _joined(status: Status, dropped: set[str]) -> str:

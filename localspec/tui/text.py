@@ -30,3 +30,8 @@ def one_line(text: str, limit: int = 200) -> str:
     """`text` for a label: visible, in one line, cut with an ellipsis."""
     line = " ".join(visible(text[: limit * 4]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 chat`, `2 chats`."""
+    return f"{count} {what}" + ("" if count == 1 else "s")

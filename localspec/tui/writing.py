@@ -95,7 +95,7 @@ class ReplyWriter:
             case Notice():
                 screen.spec = screen.spec.noticed(event)
                 remark = event.kind in ("raised", "info", "off") and screen.setup.config.notices
-                if event.kind == "alarm" or remark:
+                if event.kind in ("alarm", "reset") or remark:
                     screen.warn(event.reason)
 
     async def _ended(self, done: Done) -> None:

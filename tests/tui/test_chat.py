@@ -44,6 +44,16 @@ class TestSending:
 
         run(work())
 
+    def test_the_footer_names_the_keys_in_their_order(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            async with chatting(tmp_path) as chat:
+                footer = chat.text().splitlines()[-1].split()
+                keys = [word for word in footer if word[0] == "f" and word[1:].isdigit()]
+                assert keys == [f"f{number}" for number in range(1, 9)]
+                assert footer[:2] == ["⏎", "send"]
+
+        run(work())
+
     def test_enter_sends_and_other_keys_make_lines(self, tmp_path: Path) -> None:
         async def work() -> None:
             async with chatting(tmp_path, lambda: ScriptedSession([HELLO])) as chat:

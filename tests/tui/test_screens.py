@@ -57,6 +57,17 @@ async def opened(chat: Chat, kind: type[Any]) -> Any:
 
 
 class TestChats:
+    def test_another_chat_starts_with_numbers_of_its_own(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            async with chatting(tmp_path, lambda: ScriptedSession([HELLO])) as chat:
+                await chat.ask("one")
+                assert "ctx 15/4k · 250.0 tok/s" in chat.text()
+                await chat.type("/new")
+                await chat.wait_text("ctx 0/4k · – tok/s")
+                assert "Write a message" in chat.text() and "spec on" in chat.text()
+
+        run(work())
+
     def test_a_chat_is_found_and_opened(self, tmp_path: Path) -> None:
         async def work() -> None:
             async with chatting(tmp_path, store=fill(tmp_path)) as chat:
@@ -125,14 +136,14 @@ class TestChats:
                 await chat.type("/export out.json")
                 await chat.wait_text("`out.json` exists already")
                 await chat.type("/import out.json")
-                await chat.wait_text("imported 1 chats")
+                await chat.wait_text("imported 1 chat:")
                 await chat.type("/import what-is-this.md")
                 await chat.wait_text("this is no JSON")
                 assert len(chat.screen.setup.store.find()) == 2
                 await chat.pilot.press("f6")
                 await opened(chat, ChatsScreen)
-                await chat.pilot.press("e")
-                await chat.wait(lambda: Path("localspec-chats.json").exists(), "the export of all")
+                await chat.pilot.press("e", "e")  # the second one overwrites nothing
+                await chat.wait(lambda: Path("localspec-chats-2.json").exists(), "both exports of all")
                 assert len(json.loads(Path("localspec-chats.json").read_text())["chats"]) == 2
 
         run(work())
@@ -232,6 +243,15 @@ class TestHelp:
                 await chat.pilot.press("f1")
                 await opened(chat, HelpScreen)
                 await chat.wait_text("The conversation. Scroll up to read: it stays.")
+
+        run(work())
+
+    def test_a_long_line_of_the_log_is_wrapped(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            (tmp_path / "localspec.log").write_text("ERROR localspec.llama: " + "x" * 70 + " THE END\n")
+            async with chatting(tmp_path, size=(80, 24)) as chat:
+                await chat.pilot.press("f9")
+                await chat.wait_text("THE END")
 
         run(work())
 

@@ -49,6 +49,15 @@ def test_parts_are_dropped_in_order() -> None:
     ]
 
 
+def test_a_long_name_is_cut_before_it_goes() -> None:
+    spec = SpecState("paused", "slower than plain here (0.85×)")
+    status = Status(spec=spec, target="Smollm2 135M 8k Lc100K Mix1 Ep2", context=(110, 8192), tps=54.3)
+    assert status_line(status, 80) == (
+        "Smollm2 135M 8k Lc10… · 54.3 tok/s · spec paused: slower than plain here (0.85×)"
+    )
+    assert status_line(status, 60).startswith("54.3 tok/s")
+
+
 @pytest.mark.parametrize("state", ["paused", "off"])
 def test_a_plain_rate_has_no_speed_up_beside_it(state: str) -> None:
     """It is that of the drafts, so the rate of the target alone would look like the slower one."""

@@ -226,12 +226,20 @@ class TestEnding:
         done = Done("length", summary(100, drafted=90, accepted=60, rounds=40))
         assert note_of(done, SpeedUp(2.1, 20.0, 42.0, 0.0)) == (
             "cut at max_tokens, /continue goes on · 100 tokens · 250.0 tok/s · 2.1× plain · "
-            "67 % of 90 tested drafts · 0.1 s to the first token"
+            "67 % of 90 tested drafts · 110 ms to the first token"
         )
 
     def test_a_pause_is_noted(self) -> None:
         done = Done("stop", replace(summary(100), paused_at_token=64))
         assert " · paused after 64 · " in note_of(done, None)
+
+    def test_one_is_no_plural_and_a_short_wait_has_milliseconds(self) -> None:
+        one = replace(summary(1, drafted=1, accepted=1), first_token_s=0.0184)
+        assert note_of(Done("stop", one), None) == (
+            "1 token · 100.0 tok/s · 100 % of 1 tested draft · 18 ms to the first token"
+        )
+        slow = replace(one, first_token_s=1.25)
+        assert note_of(Done("stop", slow), None).endswith("1.2 s to the first token")
 
     def test_a_reply_without_drafts_claims_no_speed_up(self) -> None:
         assert "plain" not in note_of(Done("stop", summary(10)), SpeedUp(2.1, 20.0, 42.0, 0.0))

@@ -13,6 +13,8 @@ from localspec.tui.commands.reply import need_idle
 from localspec.tui.conversation import Conversation
 from localspec.tui.screens.chats import ChatsScreen
 from localspec.tui.screens.dialogs import AskText, Confirm
+from localspec.tui.status import spec_state
+from localspec.tui.text import counted
 
 if TYPE_CHECKING:
     from localspec.tui.commands import Handler
@@ -23,6 +25,8 @@ async def show(screen: ChatScreen, conversation: Conversation) -> None:
     """Make a conversation the current one."""
     need_idle(screen)
     screen.conversation = conversation
+    screen.live.begin_chat()
+    screen.spec = spec_state(screen.controller.info, conversation.settings.speculation)
     screen.editing = False
     screen.attachments.clear()
     await screen.view.show(conversation)
@@ -108,13 +112,13 @@ def export(screen: ChatScreen, argument: str) -> None:
     screen.tell(f"exported to {path}")
 
 
-def free_path(title: str) -> Path:
-    """A Markdown file in the current folder, named after a title, that does not exist yet."""
+def free_path(title: str, suffix: str = ".md") -> Path:
+    """A file in the current folder, named after a title, that does not exist yet."""
     stem = re.sub(r"[^\w.-]+", "-", title).strip("-.").lower() or "chat"
-    number, path = 1, Path(f"{stem}.md")
+    number, path = 1, Path(f"{stem}{suffix}")
     while path.exists():
         number += 1
-        path = Path(f"{stem}-{number}.md")
+        path = Path(f"{stem}-{number}{suffix}")
     return path
 
 
@@ -125,7 +129,7 @@ def import_(screen: ChatScreen, argument: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"`{path}` cannot be read: {error}") from error
     ids = from_json(text, screen.setup.store)
-    screen.tell(f"imported {len(ids)} chats: F6 lists them")
+    screen.tell(f"imported {counted(len(ids), 'chat')}: F6 lists what is stored")
 
 
 HANDLERS: dict[str, Handler] = {

@@ -15,7 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.store import ChatStore
 from localspec.store.transfer import to_json
 from localspec.tui.screens.dialogs import AskText, Confirm
-from localspec.tui.text import one_line
+from localspec.tui.text import counted, one_line
 
 
 class ChatsScreen(ModalScreen[int | None]):
@@ -117,7 +117,7 @@ class ChatsScreen(ModalScreen[int | None]):
         """Write every listed chat into one JSON file in the current folder."""
         from localspec.tui.commands.chats import free_path
 
-        path = free_path("localspec-chats").with_suffix(".json")
+        path = free_path("localspec-chats", ".json")
         chats = [self._store.load(row.id) for row in self._store.find(self.query_one(Input).value)]
         try:
             path.write_text(to_json(chats), encoding="utf-8")
@@ -126,4 +126,4 @@ class ChatsScreen(ModalScreen[int | None]):
         except LocalspecError as error:
             self.notify(error.message, severity="error", markup=False)
         else:
-            self.notify(f"exported {len(chats)} chats to {path}", markup=False)
+            self.notify(f"exported {counted(len(chats), 'chat')} to {path}", markup=False)

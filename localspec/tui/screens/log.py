@@ -8,11 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Log, Static
+from textual.widgets import RichLog, Static
 
 from localspec.tui.text import visible
 
-TAIL_BYTES = 200_000
+TAIL_BYTES = 50_000
 REFRESH_S = 1.0
 
 
@@ -29,10 +29,10 @@ class LogScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide"):
             yield Static(f"{self._path} · Esc leaves", classes="heading", markup=False)
-            yield Log()
+            yield RichLog(wrap=True)
 
     def on_mount(self) -> None:
-        self.query_one(Log).focus()
+        self.query_one(RichLog).focus()
         self._refresh()
         self.set_interval(REFRESH_S, self._refresh)
 
@@ -40,7 +40,7 @@ class LogScreen(ModalScreen[None]):
         text = tail(self._path)
         if text != self._shown:
             self._shown = text
-            log = self.query_one(Log)
+            log = self.query_one(RichLog)
             log.clear()
             log.write(text)
 

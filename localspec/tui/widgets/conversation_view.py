@@ -11,8 +11,8 @@ from localspec.tui.widgets.turns import ReplyTurn, UserTurn
 PAGE = 12
 """Turns that are mounted at once; earlier ones come with `older`."""
 WELCOME = (
-    "Write a message and press Enter. Esc stops a reply, F1 shows every key and command.\n"
-    "F4 marks the tokens that the draft got right, F8 opens the statistics, F2 the models."
+    "Write a message and press Enter. Esc stops a reply.\n"
+    "F1 keys and commands · F2 models · F4 what was drafted · F8 statistics"
 )
 
 

@@ -9,6 +9,9 @@ from textual.widgets import TextArea
 
 from localspec.tui.actions import PROMPT_ACTIONS
 
+KEYS_OF_THE_SCREEN = ("f6", "f7")
+"""A text area selects with them."""
+
 
 class Prompt(TextArea):
     """A text area that posts `Sent`; a paste of many lines stays one text."""
@@ -20,7 +23,15 @@ class Prompt(TextArea):
     )
 
     BINDINGS = [  # noqa: RUF012 (Textual's way)
-        Binding(a.keys, a.id.partition(".")[2], a.title, show=bool(a.footer), priority=True, id=a.id)
+        Binding(
+            a.keys,
+            a.id.partition(".")[2],
+            a.footer or a.title,
+            show=bool(a.footer),
+            priority=True,
+            id=a.id,
+            tooltip=a.title,
+        )
         for a in PROMPT_ACTIONS
     ]
 
@@ -49,6 +60,8 @@ class Prompt(TextArea):
             id=id, compact=True, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False,
             placeholder="Message (Enter sends, / for commands, F1 for help)",
         )  # fmt: skip
+        for key in KEYS_OF_THE_SCREEN:
+            self._bindings.key_to_bindings.pop(key)
         self.earlier: list[str] = []
         self._at: int | None = None
         """Position in the history while walking through it."""

@@ -52,7 +52,8 @@ class StatisticsPane(VerticalScroll):
         ):
             self.query_one(f"#{name}-curve", Sparkline).data = data
         stats = live.stats
-        self.query_one("#counts", Static).update(Content("\n".join(count_lines(live))))
+        lines = count_lines(live) + ([f"tuned     {info.tuned.text}"] if info and info.tuned else [])
+        self.query_one("#counts", Static).update(Content("\n".join(lines)))
         self.query_one("#positions", Static).update(curve(_by_position(stats), width))
         self.query_one("#lengths", Static).update(histogram(stats.accepted_lengths, width))
         uses = device_uses(info) if info else []

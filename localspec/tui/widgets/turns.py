@@ -13,7 +13,7 @@ from localspec.tui.text import visible
 from localspec.tui.transcript import Piece
 from localspec.tui.widgets.growing import MarkdownBody, TokenBody
 
-LEGEND = "token view: underlined = drafted and accepted, the rest is the target's own, ╎ = next round"
+LEGEND = "token view: underlined = a draft that was accepted, ╎ = next round"
 
 SHOWN_LINES, SHOWN_CHARS = 60, 4000
 
