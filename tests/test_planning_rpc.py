@@ -24,7 +24,7 @@ from localspec.planning import Machine, PairPlan, plan_pair, read_machine
 from tests.kit import rpc
 from tests.kit.ggufs import syn
 
-endpoint = rpc.endpoint
+endpoint, endpoints = rpc.endpoint, rpc.endpoints
 
 PAIRS: dict[str, tuple[str, DraftKind | None, str]] = {
     "draft": ("syn", "draft", "syn-w"), "hybrids": ("syn-hyb", "draft", "syn-hyb"),
@@ -74,19 +74,15 @@ def files(name: str) -> PairFiles:
     return PairFiles(name, syn(target), (Companion(kind, syn(draft)),) if kind else ())
 
 
-def load(endpoint: str, place: dict[str, Any]) -> LoadSettings:
-    return LoadSettings(n_ctx=2048, threads=1, mmap=False, flash_attn="on", rpc=(endpoint,), **place)
+def load(endpoint: str | tuple[str, ...], place: dict[str, Any]) -> LoadSettings:
+    servers = (endpoint,) if isinstance(endpoint, str) else endpoint
+    return LoadSettings(n_ctx=2048, threads=1, mmap=False, flash_attn="on", rpc=servers, **place)
 
 
-@pytest.fixture(scope="module")
-def machine(endpoint: str) -> Machine:
-    return read_machine(rpc=[endpoint])
-
-
-@pytest.fixture(scope="module")
-def allocated(endpoint: str) -> list[Sizes]:
+def loaded(endpoint: str | tuple[str, ...], cases: Iterable[tuple[str, dict[str, Any]]]) -> list[Sizes]:
+    """What each pair takes per device when it is placed so."""
     asked = []
-    for name, _, place in CASES:
+    for name, place in cases:
         pair = files(name)
         companions = [[c.kind, str(c.path)] for c in pair.companions]
         asked.append([str(pair.target), companions, asdict(load(endpoint, place))])
@@ -97,9 +93,19 @@ def allocated(endpoint: str) -> list[Sizes]:
     return [per_device(rows) for rows in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.fixture(scope="module")
+def machine(endpoint: str) -> Machine:
+    return read_machine(rpc=[endpoint])
+
+
+@pytest.fixture(scope="module")
+def allocated(endpoint: str) -> list[Sizes]:
+    return loaded(endpoint, [(name, place) for name, _, place in CASES])
+
+
 def per_device(rows: Iterable[tuple[str, str, int]]) -> Sizes:
     """Bytes per device without what llama.cpp does not list."""
-    sums: Sizes = defaultdict(int, {"RPC0": 0, "CPU": 0})
+    sums: Sizes = defaultdict(int)
     for term, device, size in rows:
         if term not in ("output buffer", "backend context", "reserve"):
             sums[device] += size
@@ -110,6 +116,12 @@ def planned(plan: PairPlan) -> Sizes:
     return per_device((item.term, item.device, item.size_bytes) for item in plan.bytes)
 
 
+def agree(planned: Sizes, real: Sizes) -> None:
+    assert set(planned) == set(real)
+    for device in real:
+        assert 0.99 * real[device] <= planned[device] <= 1.03 * real[device], device
+
+
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{pair}, {place}" for pair, place, _ in CASES])
 def test_bytes_per_device(
     home: Path, case: int, endpoint: str, machine: Machine, allocated: list[Sizes]
@@ -117,8 +129,7 @@ def test_bytes_per_device(
     """Known faults 51 and 63: per device never 1 % under, at most 3 % over, for drafts as well."""
     name, _, place = CASES[case]
     found = planned(plan_pair(files(name), machine=machine, load=load(endpoint, place)))
-    for device, real in allocated[case].items():
-        assert 0.99 * real <= found[device] <= 1.03 * real, device
+    agree(found, allocated[case])
 
 
 @pytest.mark.parametrize("name", ["draft", "eagle3", "assistant"])
@@ -163,3 +174,17 @@ def test_a_head_apart_from_what_it_borrows_is_refused(endpoint: str, name: str) 
         [sys.executable, "-c", CLIENT], input=json.dumps(asked), capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 1 and "out of reach of the draft device `none`" in done.stderr
+
+
+TWO: dict[str, dict[str, Any]] = {
+    "as a pipeline": {}, "part": {"gpu_layers": 2}, "in shares": {"tensor_split": (3.0, 1.0)},
+    "on the second": {"device": "RPC1"},
+}  # fmt: skip
+
+
+def test_two_devices(home: Path, endpoints: tuple[str, str]) -> None:
+    """A model that is on several devices as a whole keeps four copies of its inputs; so does its draft."""
+    machine = read_machine(rpc=endpoints)
+    cases = [(name, place) for name in PAIRS for place in TWO.values()]
+    for (name, place), real in zip(cases, loaded(endpoints, cases), strict=True):
+        agree(planned(plan_pair(files(name), machine=machine, load=load(endpoints, place))), real)

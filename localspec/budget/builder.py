@@ -32,6 +32,9 @@ class Builder:
     density: float = 0.0
     """Bytes per weight of a host block whose products an accelerator computes; 0 elsewhere."""
 
+    def __post_init__(self) -> None:
+        self.graph.copies = self.placement.copies
+
     @property
     def t(self) -> int:
         return self.shape.n_tokens

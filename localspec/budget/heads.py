@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from localspec.budget.builder import F32, I32, Builder
 from localspec.budget.feed_forward import feed_forward
-from localspec.budget.graph import block, output
+from localspec.budget.graph import block
 from localspec.budget.mixers import mixer
 from localspec.budget.placement import Placement
 from localspec.budget.replay import HOST, Reserved, replay
@@ -35,7 +35,13 @@ def reserve_mtp(
     middle = b.same("attn residual", cur, residual)
     cur = feed_forward(b, index, layer, g.op(size, "ffn norm", middle))
     cur = b.same("block out", cur, middle)
-    output(b, cur, gather=True)
+    g.device = b.tail
+    normed = b.norm(cur, "head norm")
+    g.kept.add(normed)
+    rows = b.gather(normed)[0]
+    g.kept.add(rows)
+    g.device = placement.output
+    g.kept.add(b.mm(rows, facts.n_vocab, "logits", shape.n_outputs))
     return replay(g, alignments, detail=detail)
 
 

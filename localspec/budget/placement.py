@@ -19,6 +19,8 @@ class Placement:
     """Where the output matrix is when it is another model's."""
     caches: tuple[int, ...] = ()
     """Device of the cache that each block reads, where it is another context's; empty = the blocks' own."""
+    copies: int = 1
+    """Of inputs and of what crosses devices: accelerators that work as a pipeline hold several batches."""
     op_offload: bool = True
     """Large batches of host blocks are computed on the first accelerator, which copies their weights."""
 

@@ -24,6 +24,8 @@ from localspec.header.facts import ModelFacts
 PlanDraftKind = Literal["draft", "mtp", "eagle3", "dflash", "medusa"]
 HOSTS = ("none", "CPU")
 """Device names that mean no accelerator."""
+PIPELINE_COPIES = 4
+"""`GGML_SCHED_MAX_COPIES`: what a model that is on several accelerators as a whole keeps of its inputs."""
 STEP = 256
 """Contexts are whole multiples of this many cells."""
 
@@ -102,7 +104,9 @@ def _placed(
         return place(facts, 0, n_devices=len(pair.gpus), op_offload=False)
     if device is not None:
         shares = tuple(float(gpu.name == device) for gpu in pair.gpus)
-    return place(
+    experts_apart = facts is pair.target and settings.n_cpu_moe > 0
+    pipeline = device is None and len(pair.gpus) > 1 and layers > len(facts.layers) and not experts_apart
+    placed = place(
         facts,
         layers,
         n_devices=len(pair.gpus),
@@ -110,6 +114,7 @@ def _placed(
         n_cpu_moe=settings.n_cpu_moe if facts is pair.target else 0,
         op_offload=any(gpu.op_offload for gpu in pair.gpus),
     )
+    return replace(placed, copies=PIPELINE_COPIES) if pipeline else placed
 
 
 def _target_placement(pair: Question, gpu_layers: int) -> Placement:

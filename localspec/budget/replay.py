@@ -35,6 +35,8 @@ class Graph:
     kept: set[int] = field(default_factory=set)
     """Outputs, never freed."""
     order: list[int] = field(default_factory=list)
+    copies: int = 1
+    """Of inputs and of what is copied between devices; with more than one they stay for good."""
     device: int = HOST
     """Where the next operation runs."""
 
@@ -177,6 +179,7 @@ class _Allocator:
 
     def __init__(self, graph: Graph, alignments: tuple[int, ...], detail: bool) -> None:
         self.graph = graph
+        self.first_copy = len(graph.sizes)
         self.plan = _split(graph)
         self.pools = [Pool(alignment) for alignment in alignments]
         self.readers = [0] * len(graph.sizes)
@@ -192,8 +195,10 @@ class _Allocator:
         graph = self.graph
         for leaf in graph.leaves:
             self._place(leaf)
+        if graph.copies > 1:
+            self._multiply()
         for node, read in self.plan:
-            if node not in graph.external and graph.sizes[node]:
+            if node not in graph.external and graph.sizes[node] and self.offsets[node] < 0:
                 reused = self._overwritable(node, read) if graph.inplace[node] else -1
                 if reused >= 0:
                     self._take_over(node, reused)
@@ -201,6 +206,17 @@ class _Allocator:
                     self._place(node)
             for source in read:
                 self._done_with(source)
+
+    def _multiply(self) -> None:
+        """Room for every batch in the pipeline: inputs and copies between devices come first and stay."""
+        graph = self.graph
+        copies = [node for node, _ in self.plan if node >= self.first_copy]
+        for node in copies:
+            self._place(node)
+        for node in (*graph.leaves, *copies):
+            graph.kept.add(node)
+            for _ in range(graph.copies - 1):
+                self.pools[graph.devices[node]].take(graph.sizes[node])
 
     def _overwritable(self, node: int, read: tuple[int, ...]) -> int:
         """A source that `node` may be written over: same size and device, no other reader, no output."""

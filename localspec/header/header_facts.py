@@ -53,7 +53,7 @@ _HEAD = re.compile(r"head\.(\d+)\.lm_head\.weight$")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)$")
 _INPUT = ("token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight")
 _OUTPUT = ("output.", "output_norm.", "enc.output_norm.", "fc.", "d2t", "markov_", "selector_", "conf_proj.",
-           "cls.", "dense_", "altup_")  # fmt: skip
+           "cls.", "dense_", "altup_", "nextn.post_projection.")  # fmt: skip
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
     12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,8 +25,9 @@ start(sys.argv[1].encode(), None, 1, 1, devices)
 """
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+@contextmanager
+def serving() -> Iterator[str]:
+    """`host:port` of a server of its own; skips the test where llama.cpp has none."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -45,3 +47,16 @@ def endpoint() -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def endpoints() -> Iterator[tuple[str, str]]:
+    """Two devices."""
+    with serving() as first, serving() as second:
+        yield first, second
