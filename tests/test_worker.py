@@ -338,4 +338,9 @@ def test_last_words_stop_at_the_fault_handler_and_skip_older_runs(tmp_path: Path
         f"{stamp} ERROR localspec.llama: out of memory\n{stamp} INFO localspec.llama: kv cache: 1 GiB\n"
     )
     assert last_words(log, 0) == "out of memory"
+    log.write_text("".join(f"{stamp} INFO localspec.llama: layer {n:4}\n" for n in range(500)))
+    for _ in range(60):  # wherever the part that is read begins, half a line is no complaint
+        assert last_words(log, 0) == ""
+        with log.open("a") as stream:
+            stream.write("\n")
     assert last_words(tmp_path / "absent", 0) == ""

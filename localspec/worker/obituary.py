@@ -41,7 +41,10 @@ def last_words(log: Path, since: int) -> str:
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, 2)
-            stream.seek(max(since, size - TAIL_BYTES) if size >= since else 0)
+            since = since if size >= since else 0
+            stream.seek(max(since, size - TAIL_BYTES))
+            if size - TAIL_BYTES > since:
+                stream.readline()  # the rest of a line, which shows no level
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
