@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -18,13 +18,16 @@ import numpy as np
 import pytest
 
 from localspec.engine.backend.context import Context, Part
-from localspec.engine.backend.passes import SHARED_CHUNK, Passes, SharedSequence
+from localspec.engine.backend.passes import SHARED_CHUNK, Passes, PassFacts, SharedSequence
+from localspec.engine.costs import VerifyCosts
 from localspec.engine.events import Event, Notice, Prefill, Round, Token
 from localspec.engine.sampling import Sampler
 from localspec.engine.settings import Method, Request, SamplingSettings, SpeculationSettings
+from localspec.engine.shared_costs import SharedCosts
 from localspec.errors import EngineError
 from localspec.interfaces import Companion, PairFiles
 from localspec.session import Session, open_session
+from localspec.session.loading import gain_of_slots
 from tests.engine.harness import patched
 from tests.kit.ggufs import syn
 from tests.test_session import DRAFT, EXACT, done, ids_of
@@ -311,6 +314,59 @@ def test_closing_a_session_ends_replies_that_wait() -> None:
     running.until(tokens(5))
     session.close()
     assert done(running.end()).reason == "error"
+
+
+def test_the_load_says_what_requests_at_once_gain() -> None:
+    costs = VerifyCosts()
+    costs.observe(1, 0, 0.010)
+    costs.observe(4, 0, 0.016)
+    assert gain_of_slots(costs, 4) == (
+        "a pass with a row of each of 4 requests takes 1.6× that of one row, so together they get 2.5× "
+        "the tokens per second of one after another"
+    )
+    told: list[Event] = []
+    open_session(PairFiles("syn", syn("syn")), replace(WIDE, slots=2), told.append).close()
+    assert sum(isinstance(e, Notice) and "of each of 2 requests" in e.reason for e in told) == 1
+
+
+class TestSharedCosts:
+    """What a draft costs a reply depends on who else is in its pass."""
+
+    @dataclass
+    class Beside:
+        other_rows: int
+        facts: PassFacts
+        last_rows: int = 1
+
+    def view(self, seconds: Callable[[int], float], others: int, sequences: int) -> SharedCosts:
+        table = VerifyCosts()
+        for rows in (1, 2, 4, 8, 16):
+            table.observe(rows, 0, seconds(rows))
+        return SharedCosts(
+            table, threading.Lock(), self.Beside(others, PassFacts(sequences, others + 1, others + 1))
+        )
+
+    def test_alone_it_is_the_table(self) -> None:
+        costs = self.view(lambda rows: 0.01 * rows, 0, 1)
+        assert [costs.seconds(rows, 0) for rows in (1, 2, 4)] == pytest.approx([0.01, 0.02, 0.04])
+
+    def test_a_row_is_paid_for_everybody_in_the_pass(self) -> None:
+        costs = self.view(lambda rows: 0.01 * rows, 3, 4)
+        assert costs.seconds(1, 0) == pytest.approx(0.04)
+        assert costs.seconds(2, 0) == pytest.approx(0.04 + 4 * 0.01)
+
+    def test_rows_that_cost_nothing_cost_nothing_in_company(self) -> None:
+        costs = self.view(lambda rows: 0.01 if rows <= 8 else 0.02, 3, 4)
+        assert costs.seconds(5, 0) == pytest.approx(costs.seconds(1, 0)) == pytest.approx(0.01)
+        assert costs.seconds(13, 0) > 0.03
+
+    def test_the_table_learns_whole_passes_and_none_in_which_a_prompt_is_read(self) -> None:
+        table = VerifyCosts()
+        verifying, reading = PassFacts(3, 7, 7), PassFacts(3, 70, 7)
+        SharedCosts(table, threading.Lock(), self.Beside(5, verifying)).observe(2, 0, 0.03)
+        SharedCosts(table, threading.Lock(), self.Beside(5, reading)).observe(2, 0, 0.9)
+        assert table.known(7) and table.seconds(7, 0) == pytest.approx(0.03)
+        assert not table.known(2)
 
 
 # -- mutations: each mixes replies up in one way -------------------------------------------------------

@@ -151,6 +151,8 @@ def load_pair(
             add_companion(pair, companion, notify)
         if not dry:
             calibrate(context.sequence(n_ctx=settings.n_ctx), pair.verify, settings.k_max)
+            if settings.slots > 1:
+                notify(Notice("info", gain_of_slots(pair.verify, settings.slots)))
     except BaseException:
         pair.close()
         raise
@@ -244,6 +246,16 @@ def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
         kv=settings.kv,
         flash_attn=settings.flash_attn,
         threads=settings.threads,
+    )
+
+
+def gain_of_slots(costs: VerifyCosts, slots: int) -> str:
+    """What requests at once get out of shared passes, on an empty cache."""
+    one, all_rows = costs.seconds(1, 0), costs.seconds(slots, 0)
+    dearer = all_rows / one if one else 1.0
+    return (
+        f"a pass with a row of each of {slots} requests takes {dearer:.1f}× that of one row, so together "
+        f"they get {slots / dearer:.1f}× the tokens per second of one after another"
     )
 
 
