@@ -17,7 +17,7 @@ from localspec.budget.device import Device
 from localspec.budget.layout import ALL, place
 from localspec.budget.medusa import medusa_footprint
 from localspec.budget.placement import Placement
-from localspec.budget.shape import ContextShape
+from localspec.budget.shape import ContextShape, mtp_outputs
 from localspec.header.architecture import ASSISTANT, LAYER_INPUTS
 from localspec.header.facts import ModelFacts
 
@@ -56,7 +56,7 @@ class BudgetSettings:
     draft_device: str | None = None
     """The same of the draft."""
     head_batch: int = 128
-    """Batch of MTP, EAGLE-3 and DFlash contexts, which reserve logits for every row of it."""
+    """Batch of MTP, EAGLE-3 and DFlash contexts; the last two reserve logits for every row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +198,18 @@ def draft_footprint(pair: Question, gpu_layers: int, *, detail: bool = False) ->
     assistant = facts.architecture == ASSISTANT
     head = draft.kind in ("mtp", "eagle3", "dflash")
     batch = max(settings.n_batch, least)
+    outputs = settings.n_seq
     if draft.kind == "mtp":
-        batch = min(batch, settings.head_batch)
+        outputs = mtp_outputs(settings.k_max, facts.n_nextn, assistant=assistant)
+        batch = max(min(batch, settings.head_batch), outputs)
     elif head:
-        batch = settings.head_batch
+        batch = outputs = settings.head_batch
     n_seq = 1 if head else settings.n_seq  # a head follows one conversation at a time
     shape = ContextShape.of(
         settings.n_ctx // settings.n_seq * n_seq,
         n_batch=batch,
         n_ubatch=max(settings.n_ubatch, least),
-        n_outputs_max=batch if head else n_seq,
+        n_outputs_max=outputs,
         n_seq=n_seq,
         unified=settings.unified,
         flash=settings.flash,

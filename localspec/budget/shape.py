@@ -22,6 +22,18 @@ def pad(value: int, step: int = 256) -> int:
     return -(-value // step) * step
 
 
+def mtp_outputs(k_max: int, layers: int, *, assistant: bool = False) -> int:
+    """Rows of one decode of an MTP context whose logits its drafter may want.
+
+    An assistant takes one step at a time. A single layer reads what a round committed, at most k_max + 1
+    pairs, and a text's first one. Of several layers each drafts one token at most, and reads beside the
+    committed pairs what the layers before it drafted.
+    """
+    if assistant:
+        return 1
+    return k_max + 2 if layers <= 1 else 2 * min(k_max, layers) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """What differs between llama.cpp builds; the defaults are the pinned one (0c1e57098).

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from localspec.budget.shape import mtp_outputs
 from localspec.engine.backend.context import Context, ContextSettings
 from localspec.engine.backend.features import (
     LAYER_INPUT_ARCHITECTURES,
@@ -48,7 +49,8 @@ Notify = Callable[[Event], None]
 Built = tuple[tuple[Drafter, ...], str]
 """A companion's drafters, one per slot or a single one, and the name of its model."""
 HEAD_BATCH = 128
-"""Rows of one decode of an EAGLE-3 or DFlash context: they reserve an output for every one of them."""
+"""Rows of one decode of a head's context. Those of EAGLE-3 and DFlash have an encoder, and for such models
+llama.cpp reserves an output for every row whatever it is asked for."""
 
 
 def add_companion(pair: LoadedPair, companion: Companion, notify: Notify) -> None:
@@ -220,7 +222,8 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
             f"`{companion.path.name}` works on hidden states of {model.n_embd_out}, the target's have "
             f"{pair.model.n_embd_out}"
         )
-    batch = min(HEAD_BATCH, pair.settings.n_batch)
+    outputs = mtp_outputs(pair.settings.k_max, model.n_layer_nextn, assistant=assistant)
+    batch = max(min(HEAD_BATCH, pair.settings.n_batch), outputs)
     if assistant and pair.settings.slots > 1:
         model.close()
         raise PairingError(
@@ -230,7 +233,7 @@ def _mtp(pair: LoadedPair, companion: Companion, notify: Notify) -> Built:
     # An assistant reads the target's cells as they are stored.
     kv = pair.settings.kv if assistant else None
     context, close = _draft_context(
-        pair, model, batch=batch, outputs=batch, shares=True, mtp=True, owned=owned, kv=kv
+        pair, model, batch=batch, outputs=outputs, shares=True, mtp=True, owned=owned, kv=kv
     )
     try:
         source = NextnRows(pair.context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from localspec.engine.drafters.head_context import BlockCells, PairCells
 from localspec.engine.drafters.hidden import FeatureStore
 from localspec.engine.events import Token
 from localspec.engine.policy import DraftRequest, FixedPolicy
+from localspec.errors import EngineError
 from localspec.selftest import drafts
 from localspec.selftest.drafts import Draft as DraftFile
 from localspec.selftest.targets import Shape
 from localspec.selftest.weights import Draw
 from tests.engine.harness import Result, patched, plain, random_prompt
-from tests.engine.learned import BY_KIND, PAIRS, Learned, Pair, Proposal, check
+from tests.engine.learned import BY_KIND, EXACT, PAIRS, Learned, Pair, Proposal, check
 from tests.engine.test_exactness import consume
 
 KINDS = pytest.mark.parametrize("pair", BY_KIND.values(), ids=BY_KIND.keys())
@@ -103,6 +105,42 @@ def test_a_long_prompt_and_a_long_pause_are_read_in_pieces(pair: Pair) -> None:
             assert len(drafter._store._rows) <= 2 * (hidden.EAGER_ROWS + 2 * bench.cells.n_batch)
         del bench.record.proposals[3:]
         check(pair, bench.record, prompt + result.ids, at_least=2)
+
+
+@pytest.mark.parametrize("k_max", [1, 2, 8])
+@pytest.mark.parametrize("name", ["mtp", "mtp layers in turn", "assistant"])
+def test_no_more_rows_are_reserved_than_a_draft_reads(name: str, k_max: int) -> None:
+    """After rounds of every length, a text's first pair and a pause; all but one at most are used."""
+    pair, load = BY_KIND[name], replace(EXACT, k_max=k_max)
+    prompt = random_prompt(8, 12, pair.target)
+    with Learned(pair, load=load) as bench:
+        context: Any = bench.drafters[0]._context  # type: ignore[attr-defined]
+        decode, rows = context.decode, []
+
+        def noted(tokens: Any, hidden: Any, start: int, *, outputs: bool) -> None:
+            rows.append(len(tokens) if outputs else 0)
+            decode(tokens, hidden, start, outputs=outputs)
+
+        context.decode = noted
+        bench.policy = PausedPolicy(plain_rounds=20)
+        result = bench.reply(prompt, max_tokens=60)
+        assert not failures(result)
+        assert result.ids == list(plain(pair.target, tuple(prompt), 60))
+        bench.policy = None
+        short = prompt[:1]  # its first pair has no feature before it
+        assert bench.reply(short, k=k_max, max_tokens=30).ids == list(plain(pair.target, tuple(short), 30))
+        assert max(rows) <= context.n_outputs == bench.pair.draft_contexts[0].settings.n_outputs_max
+        assert context.n_outputs - max(rows) <= 1
+
+
+def test_rows_beyond_the_reserved_ones_are_refused() -> None:
+    """llama.cpp would end the process over them."""
+    with Learned(BY_KIND["mtp"], load=replace(EXACT, k_max=2)) as bench:
+        context: Any = bench.drafters[0]._context  # type: ignore[attr-defined]
+        n = context.n_outputs + 1
+        rows = np.zeros((n, context._width), np.float32)
+        with pytest.raises(EngineError, match="output rows, but at most 4"):
+            context.decode(np.zeros(n, np.int32), rows, 0, outputs=True)
 
 
 class PausedPolicy(FixedPolicy):

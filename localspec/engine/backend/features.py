@@ -277,6 +277,8 @@ class EmbeddingRunner:
             raise EngineError(
                 f"{rows.shape} embedding rows where at most {self._context.n_batch} of {self.width} fit"
             )
+        if outputs and n > self._context.most_outputs:
+            raise EngineError(f"{n} output rows, but at most {self._context.most_outputs} are reserved")
         self._batch.rows[:n] = rows
         if tokens is not None:
             self._batch.tokens[:n] = tokens

@@ -42,7 +42,9 @@ class ChainedDrafter(FeatureDrafter):
             return draft
         started = time.perf_counter()
         draft.catchup_rows = len(self._store)
-        self._read(max(0, len(self._store) - self._room))
+        # Beside what is drafted here, and a text's first pair, which has no feature.
+        room = self._context.n_outputs - min(k, self._layers.n_layers)
+        self._read(max(0, len(self._store) - room))
         committed, features = self._next_pairs(len(self._store))
         tokens, rows = committed, features
         for layer in range(self._layers.n_layers):
@@ -60,11 +62,6 @@ class ChainedDrafter(FeatureDrafter):
         draft.draft_s = time.perf_counter() - started
         return draft
 
-    @property
-    def _room(self) -> int:
-        """Committed pairs that fit one decode beside a draft."""
-        return self._context.n_batch - self._layers.n_layers
-
     def _turn_to(self, layer: int) -> None:
         """Give the positions behind the committed cells to another layer."""
         if self._context.truncate(self._made) < self._made:
@@ -73,7 +70,7 @@ class ChainedDrafter(FeatureDrafter):
 
     def _read(self, n: int) -> None:
         while n > 0:
-            take = min(n, self._room)
+            take = min(n, self._context.n_batch - 1)
             tokens, rows = self._next_pairs(take)
             for layer in range(self._layers.n_layers):
                 self._turn_to(layer)

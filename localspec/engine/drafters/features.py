@@ -23,6 +23,8 @@ class PairContext(Cells, Protocol):
     """The drafter's own context."""
 
     n_batch: int
+    n_outputs: int
+    """Most rows of a decode with outputs."""
 
     def encode(self, features: Floats) -> Floats:
         """Features `[n, width]` → what a pair carries `[n, n_embd]`."""
@@ -79,7 +81,7 @@ class FeatureDrafter(HiddenDrafter):
 
     def _seed(self) -> tuple[Floats, Floats]:
         """Read all outstanding pairs; the last one gives the first proposal's logits and hidden row."""
-        self._read(max(0, len(self._store) - self._context.n_batch + 1))
+        self._read(max(0, len(self._store) - self._context.n_outputs + 1))
         tokens, rows = self._next_pairs(len(self._store))
         # All rows are outputs: with only the last one flagged, the graph would return row 0.
         self._context.decode(tokens, rows, self._made, outputs=True)

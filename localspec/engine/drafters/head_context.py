@@ -79,6 +79,7 @@ class PairCells(HeadCells):
         if n_layers > 1:
             select_nextn_layer(context, 0)
         self.n_batch = context.n_batch
+        self.n_outputs = context.most_outputs
         self._width = context.model.n_embd_out if features is None else context.model.n_embd
         self._pairs = EmbeddingRunner(context, self._width, tokens=True)
         self._encoder = EmbeddingRunner(context, features, tokens=False) if features is not None else None
