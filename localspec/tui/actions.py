@@ -55,6 +55,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("reply.reasoning", "Fold or unfold reasoning", "ctrl+r", "reasoning"),
     Action("prompt.editor", "Write the prompt in $EDITOR", "ctrl+e,ctrl+g", "editor", priority=True),
     Action("prompt.attach", "Attach a text file to the next message", "", "attach", "path"),
+    Action("prompt.detach", "Take the attached files off again", "", "detach"),
     Action("chats.new", "New chat", "ctrl+n", "new", priority=True),
     Action("chats.rename", "Rename this chat", "", "rename", "[title]"),
     Action("chats.delete", "Delete this chat", "", "delete"),

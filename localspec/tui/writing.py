@@ -48,6 +48,7 @@ class ReplyWriter:
         screen = self._screen
         self._growing = reply
         self._saved_at = screen.clock()
+        screen.banner.hide()  # what it said was about the request before
         screen.spec = spec_state(screen.controller.info, screen.conversation.settings.speculation)
         screen.live.begin_reply()
         screen.controller.ask(screen.conversation.request(continue_last=continue_last))

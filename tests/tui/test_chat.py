@@ -426,6 +426,34 @@ class TestChanging:
 
         run(work())
 
+    def test_files_can_be_taken_off_again_after_a_refusal_which_the_next_reply_forgets(
+        self, tmp_path: Path
+    ) -> None:
+        async def work() -> None:
+            note = tmp_path / "note.txt"
+            note.write_text("long")
+            session = SteppedSession([PromptTooLongError("the prompt has 9000 tokens, the context 4096"), HELLO])
+            async with chatting(tmp_path, lambda: session) as chat:
+                await chat.type("/detach")
+                await chat.wait_text("nothing is attached")
+                await chat.type(f"/attach {note}")
+                await chat.wait_text("attached: note.txt (/detach takes off)")
+                await chat.type("explain")
+                await chat.wait_text("the prompt has 9000 tokens")
+                await chat.wait_text("attached: note.txt")
+                assert chat.screen.prompt.text == "explain"
+                chat.screen.prompt.put("")
+                await chat.type("/detach")
+                await chat.wait(lambda: "attached: note" not in chat.text(), "no file")
+                await chat.type("explain")
+                await chat.wait(lambda: session.replies, "the reply")
+                session.replies[0].let_all()
+                await chat.finished()
+                assert session.requests[1].messages[-1].content == "explain"
+                assert "9000 tokens" not in chat.text()
+
+        run(work())
+
     def test_the_system_prompt_is_sent_and_remembered(self, tmp_path: Path) -> None:
         async def work() -> None:
             session = ScriptedSession([HELLO])
@@ -773,3 +801,4 @@ class TestReading:
 def test_errors_offer_what_helps() -> None:
     assert commands.remedies(DoesNotFitError("x"))[0] == "models.anyway"
     assert "models.anyway" not in commands.remedies(EngineError("x"))
+    assert commands.remedies(PromptTooLongError("x")) == ["settings.open", "models.reload", "chats.new"]

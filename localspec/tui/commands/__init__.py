@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from localspec.errors import DoesNotFitError, LocalspecError
+from localspec.errors import DoesNotFitError, LocalspecError, PromptTooLongError
 from localspec.tui.commands import app, chats, models, prompt, reply, settings, view
 from localspec.tui.commands.prompt import attached
 from localspec.tui.commands.reply import stop
@@ -36,5 +36,7 @@ async def run(screen: ChatScreen, action_id: str, argument: str) -> None:
 
 def remedies(error: LocalspecError) -> list[str]:
     """Actions worth a button beside an error."""
+    if isinstance(error, PromptTooLongError):
+        return ["settings.open", "models.reload", "chats.new"]
     anyway = ["models.anyway"] if isinstance(error, DoesNotFitError) else []
     return [*anyway, "models.reload", "models.open", "app.log"]

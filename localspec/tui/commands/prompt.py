@@ -33,6 +33,12 @@ def attach(screen: ChatScreen, argument: str) -> None:
     screen.attachments.append((path.name, read_attachment(path)))
 
 
+def detach(screen: ChatScreen, argument: str) -> None:
+    if not screen.attachments:
+        raise UsageError("nothing is attached")
+    screen.attachments.clear()
+
+
 def read_attachment(path: Path) -> str:
     """The text of a file to attach.
 
@@ -59,4 +65,8 @@ def attached(name: str, text: str) -> str:
     return f"`{name}`:\n\n{fence}{language}\n{text}{end}{fence}\n\n"
 
 
-HANDLERS: dict[str, Handler] = {"prompt.editor": editor, "prompt.attach": attach}
+HANDLERS: dict[str, Handler] = {
+    "prompt.editor": editor,
+    "prompt.attach": attach,
+    "prompt.detach": detach,
+}

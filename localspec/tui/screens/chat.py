@@ -252,7 +252,8 @@ class ChatScreen(Screen[None]):
         if self.editing:
             lines.append("editing your last message: Enter replaces it, Esc leaves it as it was")
         if self.attachments:
-            lines.append("attached: " + ", ".join(one_line(name, 40) for name, _ in self.attachments))
+            names = ", ".join(one_line(name, 40) for name, _ in self.attachments)
+            lines.append(f"attached: {names} (/detach takes off)")
         if self.queued is not None:
             lines.append("queued: " + one_line(self.queued, 70))
         lines += [
