@@ -432,7 +432,7 @@ class TestChanging:
         async def work() -> None:
             note = tmp_path / "note.txt"
             note.write_text("long")
-            session = SteppedSession([PromptTooLongError("the prompt has 9000 tokens, the context 4096"), HELLO])
+            session = SteppedSession([PromptTooLongError("the prompt has 9000 tokens"), HELLO])
             async with chatting(tmp_path, lambda: session) as chat:
                 await chat.type("/detach")
                 await chat.wait_text("nothing is attached")
