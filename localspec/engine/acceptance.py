@@ -14,6 +14,10 @@ _TOPS = (0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.86, 0.9, 0.93, 0.96, 0.99, 1.01)
 PRIOR = (0.1, 0.2, 0.35, 0.45, 0.6, 0.7, 0.78, 0.84, 0.88, 0.92, 0.95, 0.97)
 """Acceptance to expect of each bucket before anything was seen: a little below the drafter's own word."""
 _MOST, _LEAST = 0.995, 0.002
+_LONG = 0.999
+_NEWEST = 12
+_TURNED = 0.15
+"""What earlier evidence still counts when the text has turned."""
 
 
 def bucket_of(confidence: float) -> int:
@@ -37,9 +41,14 @@ class _Trust:
     y: float = 0.0
     xx: float = 0.0
     xy: float = 0.0
+    long_n: float = 0.0
+    long_y: float = 0.0
+    """What was usual for long: new evidence starts from there, not from the prior."""
 
     def observe(self, prior: float, accepted: bool) -> None:
         keep = self.decay
+        self.long_n = _LONG * self.long_n + 1.0
+        self.long_y = _LONG * self.long_y + accepted
         self.n = keep * self.n + 1.0
         self.x = keep * self.x + prior
         self.y = keep * self.y + accepted
@@ -60,8 +69,8 @@ class _Trust:
         # Until confidences varied, the slope stays near the prior's.
         ridge = self.weight * 0.05
         slope = (self.xy - self.y * mean_x + ridge) / (spread + ridge)
-        pull = self.weight / (self.n + self.weight)
-        mean_y = (1.0 - pull) * self.y / self.n + pull * mean_x
+        anchor = (self.long_y + self.weight * mean_x) / (self.long_n + self.weight)
+        mean_y = (self.y + self.weight * anchor) / (self.n + self.weight)
         return mean_x, mean_y, min(max(slope, 0.0), 1.2)
 
 
@@ -75,10 +84,12 @@ class Acceptance:
     """
 
     prior: tuple[float, ...] = PRIOR
-    bucket_weight: float = 12.0
+    bucket_weight: float = 8.0
     position_weight: float = 6.0
-    decay: float = 0.99
-    _trust: _Trust = field(default_factory=lambda: _Trust(0.99, 4.0))
+    decay: float = 0.995
+    _trust: _Trust = field(default_factory=lambda: _Trust(0.995, 4.0))
+    _surprise: float = 0.0
+    _expected_spread: float = 0.25
     _hits: list[float] = field(default_factory=list)
     _tries: list[float] = field(default_factory=list)
     _hits_at: list[float] = field(default_factory=list)
@@ -98,11 +109,28 @@ class Acceptance:
         while len(self._hits_at) <= position:
             self._hits_at.append(0.0)
             self._promised_at.append(0.0)
+        promised = self._by_bucket(bucket)
+        self._watch(min(_MOST, promised * self._correction(position)), accepted)
         self._hits_at[position] = self.decay * self._hits_at[position] + accepted
-        self._promised_at[position] = self.decay * self._promised_at[position] + self._by_bucket(bucket)
-        self._hits[bucket] = self.decay * self._hits[bucket] + accepted
-        self._tries[bucket] = self.decay * self._tries[bucket] + 1.0
+        self._promised_at[position] = self.decay * self._promised_at[position] + promised
+        for counts in (self._hits, self._tries):
+            counts[:] = [self.decay * value for value in counts]
+        self._hits[bucket] += accepted
+        self._tries[bucket] += 1.0
         self._trust.observe(self.prior[bucket], accepted)
+
+    def _watch(self, expected: float, accepted: bool) -> None:
+        """Notice that the text has turned: the newest outcomes are all too different from what was expected.
+
+        The mean of the newest surprises has a variance of about expected · (1 - expected) / (2 · _NEWEST);
+        beyond three standard deviations it is no chance.
+        """
+        step = 1.0 / _NEWEST
+        self._surprise += step * (accepted - expected - self._surprise)
+        self._expected_spread += step * (max(expected * (1.0 - expected), 0.18) - self._expected_spread)
+        if self._surprise**2 > 10.0 * self._expected_spread * step / (2.0 - step):
+            self._surprise = 0.0
+            self.fade(_TURNED)
 
     def fade(self, share: float) -> None:
         """Let everything seen so far count `share` of what it did: the text has turned."""
@@ -127,11 +155,15 @@ class Acceptance:
             correction = (hits + weight * correction) / (promised + weight)
         return correction
 
-    def usual(self, k: int) -> list[float]:
-        """Acceptance to expect at positions 0…k - 1 before a confidence is known."""
-        _, mean, _ = self._trust.line()
-        if not self._trust.n:
-            mean = self.prior[len(self.prior) // 2]
+    def usual(self, k: int, hope: float = 0.0) -> list[float]:
+        """Acceptance to expect at positions 0…k - 1 before a confidence is known.
+
+        Args:
+            hope: standard errors of the mean to add: what it may well be yet.
+        """
+        n, weight = self._trust.n, self._trust.weight
+        mean = self._trust.line()[1] if n else self.prior[len(self.prior) // 2]
+        mean = min(mean + hope * (mean * (1.0 - mean) / (n + weight)) ** 0.5, _MOST)
         weight, correction, out = self.position_weight, 1.0, []
         for position in range(k):
             if position < len(self._hits_at):

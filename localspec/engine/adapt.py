@@ -12,12 +12,14 @@ from localspec.engine.acceptance import Acceptance, bucket_of
 from localspec.engine.costs import Average, DraftCosts, UndoCosts, VerifyCosts, round_costs
 from localspec.engine.drafters.base import Draft, Drafter
 from localspec.engine.events import Notice
-from localspec.engine.lengths import best_length, goes_on
+from localspec.engine.lengths import best_length, goes_on, surplus
 from localspec.engine.pausing import Pausing
 from localspec.engine.policy import DraftRequest, Outcome, propose
 
-LEARNING = 8
-"""Proposals of a drafter that are made although they seem to lose: its prices and chances are guesses yet."""
+LEARNING = 60
+"""Judged drafts of a drafter during which it gets the benefit of the doubt: it drafts also where it would
+only pay with `HOPE` standard errors more acceptance than seen."""
+HOPE = 1.5
 PLAIN_BURST = 9
 """One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""
 PLAIN_INTERVAL = 500
@@ -36,12 +38,28 @@ PLAIN_WINDOW = 2048
 """A plain baseline needs this many tokens, measured within this much of context."""
 
 
+SETTLED = 0.25
+"""Tokens per round that another length must promise beyond a tuned one to replace it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A setting that was measured to be the fastest: where the policy begins, not where it must stay."""
+
+    method: str
+    """A drafter, or `off`: then drafts wait until a probe wins."""
+    k: int | None = None
+    """None = adaptive from the first round."""
+
+
 @dataclass(slots=True)
 class Arm:
     """What is known of one drafter."""
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     costs: DraftCosts = field(default_factory=DraftCosts)
+    judged: int = 0
+    """Drafts that the target judged."""
     behind: int = 0
     """Tokens committed since it proposed last: it has to read them first."""
 
@@ -54,19 +72,24 @@ class AdaptivePolicy:
     Args:
         verify: measured or stored decode times; filled further by every round.
         p_min: confidence below which drafting stops, by the user's wish.
+        start: what to begin with.
     """
 
     adapts = True
 
-    def __init__(self, verify: VerifyCosts | None = None, *, p_min: float = 0.0) -> None:
+    def __init__(
+        self, verify: VerifyCosts | None = None, *, p_min: float = 0.0, start: Start | None = None
+    ) -> None:
         self.verify = verify or VerifyCosts()
         self.arms: dict[str, Arm] = {}
         self._p_min = p_min
+        self._start = start
+        self._resting = start is not None and start.method == "off"
         self._undo = UndoCosts()
         self._tokens = Average(step=0.03)
         self._seconds = Average(step=0.03)
         self._last_rows = 0
-        self._pausing = Pausing()
+        self._pausing = Pausing(paused=self._resting)
         self._probing = False
         self._declined = Average()
         self._plain_at: list[int] = []
@@ -79,7 +102,7 @@ class AdaptivePolicy:
     def begin(self) -> None:
         """A new reply: what was learned stays, the pause ends (the text is another one)."""
         self._burst = self._last_rows = 0
-        self._pausing.begin()
+        self._pausing.begin(paused=self._resting)
         self._shadow = None
 
     @property
@@ -111,7 +134,9 @@ class AdaptivePolicy:
             return None
         chances = [arm.acceptance.chance(bucket_of(c), i) for i, c in enumerate(draft.confidences)]
         costs = self._round_costs(chances, request.n_past, None)
-        k, ratio = best_length(chances, costs, self.rate(request.n_past))
+        rate = self.rate(request.n_past)
+        k, ratio = best_length(chances, costs, rate)
+        k = self._settled(drafter, arm, k, chances, costs, rate)
         if k == 0 and self.paused and chances[0] >= SURE:
             look = min(PRICE_LOOK, len(draft))  # sure drafts that never pay: are their rows still as dear?
             if self._pausing.may_probe(drafter.name, costs[look] - costs[0]):
@@ -123,6 +148,29 @@ class AdaptivePolicy:
         draft.cut(k)
         return draft
 
+    def _settled(
+        self,
+        drafter: Drafter,
+        arm: Arm,
+        k: int,
+        chances: Sequence[float],
+        costs: Sequence[float],
+        rate: float,
+    ) -> int:
+        """The length to start from, as long as `k` is not clearly better."""
+        if self._resting and self.paused:
+            return 0
+        start = self._start
+        if start is None or start.k is None or start.method != drafter.name:
+            return k
+        tuned = min(start.k, len(chances))
+        if arm.judged < LEARNING:
+            return tuned
+        if k == 0:
+            return 0
+        gain = surplus(k, chances, costs, rate) - surplus(tuned, chances, costs, rate)
+        return k if gain > SETTLED else tuned
+
     def _above_floor(self, position: int, confidence: float) -> bool:
         return confidence >= self._p_min
 
@@ -131,12 +179,13 @@ class AdaptivePolicy:
         costs = self._round_costs(chances, request.n_past, arm.costs)
         rate = self.rate(request.n_past)
         k, ratio = best_length(chances, costs, rate)
+        own, k = k, self._settled(drafter, arm, k, chances, costs, rate)
+        if k and k != own:
+            return propose(drafter, request, k, self._above_floor)
         if k == 0:
             self._declined.add(ratio)
-            k = self._probe_length(chances, costs)
-            catch_up = arm.behind * arm.costs.per_catchup_row.value if arm.behind > 2 else 0.0
-            early = not self.paused and arm.costs.known < LEARNING
-            if not early and not self._pausing.may_probe(drafter.name, costs[k] - costs[0] + catch_up):
+            k = self._doubtful_length(drafter, arm, request, chances, costs)
+            if k == 0:
                 return None
             self._probing = True
         reach, least = 1.0, k if self._probing else 1
@@ -149,6 +198,26 @@ class AdaptivePolicy:
             return position < least or goes_on(position, reach, chances, costs, rate)
 
         return propose(drafter, request, min(request.limit, max(2 * k, 4)), more)
+
+    def _doubtful_length(
+        self,
+        drafter: Drafter,
+        arm: Arm,
+        request: DraftRequest,
+        chances: Sequence[float],
+        costs: Sequence[float],
+    ) -> int:
+        """Tokens to draft although it seems to lose: to get to know a drafter, or as a probe; 0 = none."""
+        others = self._start is not None and self._start.method not in ("auto", drafter.name)
+        if arm.judged < LEARNING and not others:
+            hoped = arm.acceptance.usual(request.limit, HOPE)
+            hoped_costs = self._round_costs(hoped, request.n_past, arm.costs)
+            k, _ = best_length(hoped, hoped_costs, self.rate(request.n_past))
+            if k:
+                return k
+        k = self._probe_length(chances, costs)
+        catch_up = arm.behind * arm.costs.per_catchup_row.value if arm.behind > 2 else 0.0
+        return k if self._pausing.may_probe(drafter.name, costs[k] - costs[0] + catch_up) else 0
 
     @staticmethod
     def _probe_length(chances: Sequence[float], costs: Sequence[float]) -> int:
@@ -230,8 +299,10 @@ class AdaptivePolicy:
         )
 
     def _observe_acceptance(self, outcome: Outcome) -> None:
-        acceptance = self.arms[outcome.method].acceptance
-        if self._probing and outcome.accepted:
+        arm = self.arms[outcome.method]
+        arm.judged += outcome.tested
+        acceptance = arm.acceptance
+        if self._probing and self.paused and outcome.accepted:
             acceptance.fade(TURNED)
         for i in range(outcome.tested):
             acceptance.observe(bucket_of(outcome.confidences[i]), i, i < outcome.accepted)
@@ -251,6 +322,7 @@ class AdaptivePolicy:
         plain_s = len(outcome.committed) * self._plain_s(outcome.n_past)
         won = plain_s / seconds if seconds > 0 else 1.0
         change = self._pausing.drafted(seconds, seconds - plain_s, probe=self._probing, won=won > 1.0)
+        self._resting = self._resting and won <= 1.0
         return [Notice("resumed", f"drafts pay again here ({won:.2f}× in the last round)")] if change else []
 
     def _paused_notice(self) -> Notice:

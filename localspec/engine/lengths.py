@@ -34,6 +34,15 @@ def goes_on(
     return False
 
 
+def surplus(k: int, chances: Sequence[float], costs: Sequence[float], rate: float) -> float:
+    """Expected tokens of a round with k drafts, less what its time would earn elsewhere."""
+    tokens = reach = 1.0
+    for chance in chances[:k]:
+        reach *= chance
+        tokens += reach
+    return tokens - rate * costs[k]
+
+
 def best_length(chances: Sequence[float], costs: Sequence[float], rate: float) -> tuple[int, float]:
     """(k with the largest surplus over plain decoding, its speed relative to plain); k = 3 without prices.
 

@@ -34,9 +34,9 @@ class Pausing:
     _next: dict[str, int] = field(default_factory=dict)
     _gap: dict[str, int] = field(default_factory=dict)
 
-    def begin(self) -> None:
+    def begin(self, *, paused: bool = False) -> None:
         """A new reply: the text is another one."""
-        self.paused = False
+        self.paused = paused
         self._drafts()
 
     def _drafts(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from localspec.engine.acceptance import Acceptance, bucket_of
-from localspec.engine.adapt import AdaptivePolicy
+from localspec.engine.adapt import AdaptivePolicy, Start
 from localspec.engine.costs import Average, DraftCosts, VerifyCosts
 from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
 from localspec.engine.events import Notice
@@ -120,11 +120,11 @@ class Run:
         return self.tokens / self.time
 
 
-def adaptive(table: dict[int, float]) -> AdaptivePolicy:
+def adaptive(table: dict[int, float], start: Start | None = None) -> AdaptivePolicy:
     costs = VerifyCosts()
     for rows, s in table.items():
         costs.observe(rows, 0, s)
-    return AdaptivePolicy(costs)
+    return AdaptivePolicy(costs, start=start)
 
 
 def best_fixed(make: type[list[Drafter]] | object, table: dict[int, float], tokens: int = 2000) -> float:
@@ -225,6 +225,55 @@ def test_the_speed_up_is_measured_and_follows_the_context() -> None:
 def test_a_fixed_length_never_pauses() -> None:
     run = Run(FixedPolicy(4), [Drafter("draft", [0], 0.5, 0.004)], CPU).play(100)
     assert run.plain_rounds == 0 and not run.notices and run.policy.speedup() is None
+
+
+def test_a_tuned_length_is_where_it_begins() -> None:
+    """From the first round on, although the prior would not draft; kept while nothing is clearly better."""
+    drafter = Drafter("draft", [7, 7, 6, 7], 0.3, 0.001)
+    run = Run(adaptive(CPU, Start("draft", 7)), [drafter], CPU).play(600)
+    assert set(drafter.proposed[:10]) == {7}
+    assert drafter.proposed.count(7) > 0.8 * len(drafter.proposed)
+    assert run.plain_rounds < 0.15 * len(run.rows)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_tuned_length_gives_way_to_what_is_clearly_better(free: bool) -> None:
+    drafter = Drafter("draft", [1, 0, 1, 2, 1], 0.7, 0.0 if free else 0.001, free)
+    run = Run(adaptive(STEPS, Start("draft", 15)), [drafter], STEPS).play(600)
+    assert run.rows[0] == 16
+    run.rows.clear()
+    run.play(600)
+    assert sum(rows <= 4 for rows in run.rows) > 0.9 * len(run.rows)
+
+
+def test_a_tuned_drafter_that_loses_here_is_paused() -> None:
+    run = Run(adaptive(CPU, Start("draft", 3)), [Drafter("draft", [0], 0.9, 0.004)], CPU).play(600)
+    assert run.policy.paused and [n.kind for n in run.notices] == ["paused"]
+    before = run.time
+    run.play(600)
+    assert 600 * CPU[1] / (run.time - before) > 0.97
+
+
+def test_other_drafters_than_the_tuned_one_get_no_benefit_of_the_doubt() -> None:
+    """It was measured to be better without them; they are probed like any that loses."""
+    tuned, other = Drafter("ngram", [0], 0.0, 0.0, True), Drafter("draft", [0], 0.9, 0.004)
+    tuned.propose = lambda *_: Draft([], [])  # type: ignore[method-assign]
+    Run(adaptive(CPU, Start("ngram", 7)), [tuned, other], CPU).play(200)
+    assert sum(map(bool, other.proposed)) <= 2
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_plain_as_the_tuned_setting_starts_paused_and_is_left_when_probes_win(free: bool) -> None:
+    drafter = Drafter("draft", [12], 0.97, 0.0 if free else 0.0002, free)
+    policy = adaptive(GPU, Start("off"))
+    run = Run(policy, [drafter], GPU)
+    assert policy.paused
+    run.play(16)
+    assert run.plain_rounds == 16
+    run.play(2500)
+    assert not policy.paused and [n.kind for n in run.notices] == ["resumed"]
+    policy.begin()
+    assert not policy.paused, "the next reply starts with what was learned"
 
 
 def test_decisions_replay_exactly() -> None:
