@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from localspec.engine.events import Event
-from localspec.engine.settings import LoadSettings, Method, Request
+from localspec.engine.settings import LoadSettings, Method, Request, SpeculationSettings
 
 DraftKind = Literal["draft", "eagle3", "mtp", "dflash", "medusa"]
 """What a companion file is, read from the file itself, never from its name."""
@@ -59,6 +60,30 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedSetting:
+    """What `localspec bench --tune` found fastest for a pair on this machine; `auto` starts from it."""
+
+    method: Method
+    k: int | None
+    """None = adaptive."""
+    p_min: float
+    speedup: float
+    """Over plain decoding: geometric mean over the workloads, median of the repeats."""
+    speedup_range: tuple[float, float]
+    found_at: float
+    """Seconds since 1970."""
+
+    @property
+    def text(self) -> str:
+        """`draft k=3, p-min 0.4: 1.42× (1.30–1.55), tuned 2026-12-01`."""
+        length = f" k={self.k}" if self.k is not None and self.method != "off" else ""
+        floor = f", p-min {self.p_min:g}" if self.p_min and length else ""
+        low, high = self.speedup_range
+        day = time.strftime("%Y-%m-%d", time.localtime(self.found_at))
+        return f"{self.method}{length}{floor}: {self.speedup:.2f}× ({low:.2f}–{high:.2f}), tuned {day}"
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     """Facts of a loaded pair; picklable."""
 
@@ -80,8 +105,15 @@ class SessionInfo:
     """Why this pair cannot speculate at all, in one sentence."""
     build: str = ""
     """llama.cpp version and backends."""
+    tuned: TunedSetting | None = None
+    """Where `auto` starts, when it was measured for exactly this pair, device and build."""
     chat_template: str = ""
     """Source of the target's template: the notation of its tool calls is read from it."""
+
+    def start_of(self, asked: SpeculationSettings) -> TunedSetting | None:
+        """The tuned setting that a request starts from; a method or length of its own overrides it."""
+        free = asked.tuned and asked.method == "auto" and asked.k is None
+        return self.tuned if free else None
 
 
 class Reply(Protocol):

@@ -21,20 +21,20 @@ from localspec.bench.contestants import Answer, Speculating, contestants
 from localspec.bench.race import Lane, race
 from localspec.bench.reference import ReferenceCommand, ReferenceServer, counters, reference
 from localspec.bench.report import chart_of, human_report, report_of
-from localspec.bench.tune import KIND, Tuned, candidates, flags, keep, key_of, tune
+from localspec.bench.tune import Tuned, candidates, flags, keep, tune
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
 from localspec.engine.settings import LoadSettings, Request, SamplingSettings, SpeculationSettings
 from localspec.errors import EngineError, LocalspecError, OutsideError, UsageError
 from localspec.interfaces import Companion, PairFiles
-from localspec.locations import locations
 from localspec.measuring import Spread
 from localspec.output import Output
+from localspec.planning.tuned import tuned_of_load
 from localspec.session import open_session
-from localspec.store.measurements import Measurements
 from localspec.workloads import WORKLOADS, Workload
 from tests.kit.ggufs import syn
 from tests.kit.scripted import INFO, ScriptedReply, ScriptedSession, summary
 
+FILES = PairFiles("syn", syn("syn"))
 TWO = Workload("two", ("a", "b"))
 GREEDY = Request(sampling=SamplingSettings(temperature=0.0))
 
@@ -91,13 +91,22 @@ def test_the_report_has_every_figure_with_its_spread() -> None:
     (method,) = workload["methods"]
     assert set(method) == {
         "method", "k", "tps_median", "tps_range", "speedup_median", "speedup_range", "drafted", "tested",
-        "accepted", "tokens_per_round", "paused_share",
+        "accepted", "tokens_per_round", "paused_share", "resets", "given_up",
     }  # fmt: skip
     assert (method["method"], method["k"], method["paused_share"]) == ("ngram", 4, 0.25)
     assert method["speedup_range"][0] <= method["speedup_median"] <= method["speedup_range"][1]
     text = human_report(report)
     assert "medians of 3 interleaved repeats" in text and "25 %" in text
     assert ElementTree.fromstring(chart_of(report)).tag.endswith("svg")
+
+
+def test_broken_drafters_are_named_below_the_table() -> None:
+    spoiled = replace(summary(40), resets=("draft",), given_up=("draft",))
+    lanes = [Lane(Runner(name, [1], []), [[Answer(10, 1.0, spoiled)]] * 3) for name in ("plain", "auto")]
+    result = replace(race(TWO, [Runner("plain", [1], [])], 0, 16), lanes=tuple(lanes))
+    report = report_of(INFO, [result], 3)
+    assert report["workloads"][0]["methods"][0]["given_up"] == ["draft"]
+    assert "two, auto: the `draft` drafter looked broken and was switched off" in human_report(report)
 
 
 def test_a_reference_has_rates_and_no_counts() -> None:
@@ -136,7 +145,7 @@ def test_every_method_of_the_pair_is_raced_or_the_asked_one() -> None:
 def test_too_few_repeats_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output.decide(None, None, {}, quiet=True)
     with pytest.raises(UsageError, match="2 repeats show no spread"):
-        run_bench(ScriptedSession([]), Plan(GREEDY, repeats=2), out)
+        run_bench(ScriptedSession([]), FILES, Plan(GREEDY, repeats=2), out)
 
 
 def test_a_loaded_pair_starts_every_answer_from_empty_caches() -> None:
@@ -171,7 +180,8 @@ class TestTune:
     def test_candidates_are_adaptive_and_fixed(self) -> None:
         info = replace(INFO, methods=("auto", "off", "ngram", "draft"))
         every = candidates(info, "auto")
-        assert SpeculationSettings() in every and SpeculationSettings(method="draft", k=3, p_min=0.4) in every
+        assert SpeculationSettings(tuned=False) in every, "no winner starts from an older one"
+        assert SpeculationSettings(method="draft", k=3, p_min=0.4, tuned=False) in every
         assert all(c.k is None or c.k <= info.effective.k_max for c in every)
         assert {c.method for c in candidates(info, "ngram")} == {"auto", "ngram"}
         assert len(set(every)) == len(every)
@@ -195,19 +205,16 @@ class TestTune:
         assert (tuned.speculation.method, tuned.speculation.k) == ("draft", 3)
         assert tuned.speedup.median == pytest.approx(2.1)
         assert all(len(lane.repeats) >= 3 for result in tuned.results for lane in result.lanes)
-        value = keep(session.info, tuned)
-        assert flags(value).startswith("--method draft --k 3")
-        store = Measurements(locations().measurements_db)
-        try:
-            assert store.get(key_of(session.info), KIND) == value
-            assert store.get(replace(key_of(session.info), build="another"), KIND) is None
-        finally:
-            store.close()
+        setting = keep(FILES, session.info, tuned)
+        assert flags(setting).startswith("--method draft --k 3")
+        found = tuned_of_load(FILES, session.info)
+        assert found is not None and replace(found, found_at=setting.found_at) == setting
+        assert tuned_of_load(FILES, replace(session.info, build="another")) is None
 
     def test_plain_wins_where_nothing_pays(self) -> None:
         tuned = tune(self.session({"off": 20, "auto": 12, "ngram": 11, "draft": 10}), GREEDY, 32, 3)
         assert tuned.speculation.method == "off" and tuned.speedup.median == 1.0
-        off = keep(INFO, Tuned(SpeculationSettings(method="off"), Spread(1, 1, 1), ()))
+        off = keep(FILES, INFO, Tuned(SpeculationSettings(method="off"), Spread(1, 1, 1), ()))
         assert flags(off) == "--method off"
 
 

@@ -60,6 +60,8 @@ class Choice:
         self.accepted_predictions = 0
         self.rejected_predictions = 0
         self._off_reason = info.off_reason
+        tuned = info.start_of(request.speculation)
+        self._tuned = tuned.text if tuned is not None else None
         self._tools = _tool_parser(request, info)
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -106,7 +108,7 @@ class Choice:
 
     @property
     def report(self) -> SpeculationReport:
-        return speculation_report(self._ended.summary, self.notices, self._off_reason)
+        return speculation_report(self._ended.summary, self.notices, self._off_reason, self._tuned)
 
     @property
     def _ended(self) -> Done:

@@ -170,6 +170,8 @@ class Speculation(BaseModel):
     """Fixed draft length, never paused; 0 decodes plainly."""
     p_min: Unit | None = None
     verify: VerifyRule | None = None
+    tuned: bool | None = None
+    """False: `auto` starts afresh, not from what `localspec bench --tune` stored."""
     require: bool | None = None
     """Fail instead of decoding plainly when speculation is impossible."""
 

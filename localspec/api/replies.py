@@ -80,10 +80,18 @@ class SpeculationReport(_Reply):
     paused_at_token: int | None
     off_reason: str | None
     """Why nothing was drafted, when speculation was off for this choice."""
+    tuned: str | None
+    """The setting of `localspec bench --tune` that `auto` started from."""
+    resets: list[str]
+    """Drafters that were reset because nothing of what they proposed made sense."""
+    given_up: list[str]
+    """Drafters that a reset did not help; off for this conversation."""
     notices: list[NoticeItem]
 
 
-def speculation_report(summary: Summary, notices: list[Notice], off_reason: str | None) -> SpeculationReport:
+def speculation_report(
+    summary: Summary, notices: list[Notice], off_reason: str | None, tuned: str | None = None
+) -> SpeculationReport:
     """The report of one finished choice; the last `off` notice beats the pair's own `off_reason`."""
     reasons = [n.reason for n in notices if n.kind == "off"]
     return SpeculationReport(
@@ -111,6 +119,9 @@ def speculation_report(summary: Summary, notices: list[Notice], off_reason: str 
         speedup=summary.speedup,
         paused_at_token=summary.paused_at_token,
         off_reason=reasons[-1] if reasons else off_reason,
+        tuned=tuned,
+        resets=list(summary.resets),
+        given_up=list(summary.given_up),
         notices=[NoticeItem(**asdict(n)) for n in notices],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.batch.lines import Item
@@ -36,6 +36,8 @@ class Tally:
     drafted: int = 0
     tested: int = 0
     accepted: int = 0
+    given_up: list[str] = field(default_factory=list)
+    """Drafters that were switched off in one conversation or more, because they proposed only nonsense."""
     seconds: float = 0.0
 
     @property
@@ -55,6 +57,8 @@ class Tally:
             self.drafted += _count(report, "drafted")
             self.tested += _count(report, "tested")
             self.accepted += _count(report, "accepted")
+            off = report.get("given_up")
+            self.given_up += [m for m in (off if isinstance(off, list) else ()) if m not in self.given_up]
 
     def line(self) -> str:
         """One sentence for people."""
@@ -69,6 +73,7 @@ class Tally:
         if self.tested:
             share = 100 * self.accepted / self.tested
             parts.append(f"{self.accepted} of {self.tested} tested drafts accepted ({share:.0f} %)")
+        parts += [f"the `{method}` drafter looked broken and was switched off" for method in self.given_up]
         return " · ".join(parts)
 
 

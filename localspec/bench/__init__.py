@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from localspec.bench.contestants import contestants
 from localspec.bench.race import MIN_REPEATS, Result, race
 from localspec.bench.reference import reference
 from localspec.bench.report import chart_of, human_report, report_of
-from localspec.bench.tune import flags, keep, tune
+from localspec.bench.tune import flags, forget, keep, tune
 from localspec.engine.settings import Request
 from localspec.errors import LocalspecError, UsageError
-from localspec.interfaces import SessionLike
+from localspec.interfaces import PairFiles, SessionLike, TunedSetting
 from localspec.output import Output
 from localspec.workloads import WORKLOADS
 
@@ -35,8 +36,11 @@ class Plan:
     svg: Path | None = None
 
 
-def run_bench(session: SessionLike, plan: Plan, out: Output) -> int:
+def run_bench(session: SessionLike, files: PairFiles, plan: Plan, out: Output) -> int:
     """Measure and report; returns the exit code.
+
+    Args:
+        files: what `session` loaded; a tuned setting is stored for them.
 
     Raises:
         UsageError: fewer repeats than a spread needs, or a reference without a place for the prompt.
@@ -52,23 +56,46 @@ def run_bench(session: SessionLike, plan: Plan, out: Output) -> int:
         stored = None
         if plan.tune:
             tuned = tune(session, plan.request, plan.max_tokens, plan.repeats, tell)
-            results, stored = tuned.results, keep(session.info, tuned)
+            results, stored = tuned.results, keep(files, session.info, tuned)
         else:
             results = tuple(_measure(session, plan, tell))
     report = report_of(session.info, results, plan.repeats)
     human = human_report(report)
     if stored is not None:
-        report["tuned"] = stored
-        low, high = stored["speedup_range"]
+        report["tuned"] = tuned_record(stored)
+        low, high = stored.speedup_range
         human += (
-            f"\n\nbest here: {flags(stored)}, {stored['speedup_median']:.2f}× ({low:.2f}–{high:.2f}); stored"
+            f"\n\nbest here: {flags(stored)}, {stored.speedup:.2f}× ({low:.2f}–{high:.2f}); stored, and "
+            "`auto` starts from it"
         )
+    elif session.info.tuned is not None:
+        report["starts_from"] = tuned_record(session.info.tuned)
+        human += f"\n\n`auto` started from {session.info.tuned.text}"
     if plan.svg is not None:
         try:
             plan.svg.write_text(chart_of(report), encoding="utf-8")
         except OSError as error:
             raise LocalspecError(f"cannot write `{plan.svg}`: {error.strerror}") from error
     out.report(report, human)
+    return 0
+
+
+def tuned_record(setting: TunedSetting) -> dict[str, Any]:
+    """A tuned setting for JSON."""
+    return {
+        "method": setting.method,
+        "k": "auto" if setting.k is None else setting.k,
+        "p_min": setting.p_min,
+        "speedup_median": setting.speedup,
+        "speedup_range": list(setting.speedup_range),
+    }
+
+
+def run_forget(files: PairFiles, out: Output) -> int:
+    """Drop the tuned settings of a pair; returns the exit code."""
+    count = forget(files)
+    what = f"forgot {count} tuned setting{'s' if count != 1 else ''} of `{files.name}`"
+    out.report({"pair": files.name, "forgotten": count}, what)
     return 0
 
 

@@ -52,6 +52,8 @@ def _method(lane: Lane, plain: Lane) -> dict[str, Any]:
         "tested": sum(c.tested for c in counts) if ours else None,
         "accepted": sum(c.accepted for c in counts) if ours else None,
         "tokens_per_round": tokens_per_round(counts),
+        "resets": sorted({method for c in counts for method in c.resets}),
+        "given_up": sorted({method for c in counts for method in c.given_up}),
         "paused_share": sum(a.paused_tokens for a in lane.answers) / tokens if ours and tokens else None,
     }
 
@@ -66,7 +68,22 @@ def human_report(report: dict[str, Any]) -> str:
         rows += [_row(method) for method in workload["methods"]]
     head = f"{report['target']} · {report['build']} · {report['settings'].threads} threads"
     foot = f"medians of {report['repeats']} interleaved repeats with their ranges; prefill is not counted"
-    return "\n".join([head, "", table(headers, rows), "", foot])
+    return "\n".join([head, "", table(headers, rows), "", foot, *_spoiled(report)])
+
+
+def _spoiled(report: dict[str, Any]) -> list[str]:
+    """What went wrong with drafters: their rates say little of a pair that works."""
+    found = {
+        (workload["name"], method["method"], drafter, drafter in method["given_up"])
+        for workload in report["workloads"]
+        for method in workload["methods"]
+        for drafter in (*method["resets"], *method["given_up"])
+    }
+    return [
+        f"{name}, {method}: the `{drafter}` drafter looked broken and was "
+        + ("switched off" if off else "reset")
+        for name, method, drafter, off in sorted(found)
+    ]
 
 
 def _row(method: dict[str, Any]) -> list[str]:

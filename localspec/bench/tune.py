@@ -7,21 +7,20 @@ race plain decoding with full repeats. Only what that last race measured is repo
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from localspec.bench.contestants import Contestant, Speculating
 from localspec.bench.race import MIN_REPEATS, Result, race
 from localspec.engine.settings import Method, Request, SpeculationSettings
-from localspec.interfaces import SessionInfo, SessionLike
+from localspec.interfaces import PairFiles, SessionInfo, SessionLike, TunedSetting
 from localspec.locations import locations
 from localspec.measuring import Spread, spread
-from localspec.store.measurements import MeasurementKey, Measurements
+from localspec.planning.tuned import forget_tuned, remember_tuned
+from localspec.store.measurements import Measurements
 from localspec.workloads import WORKLOADS, Workload
 
-KIND = "tuned"
-"""Kind of the stored value."""
 LENGTHS = (1, 2, 3, 5, 7, 15)
 FLOORS = (0.0, 0.4, 0.7)
 FINALISTS = 3
@@ -41,13 +40,14 @@ def candidates(info: SessionInfo, asked: Method) -> list[SpeculationSettings]:
     """Every setting worth a try: adaptive, and fixed lengths with a few floors."""
     methods = [m for m in info.methods if m not in ("auto", "off") and asked in ("auto", m)]
     fixed = [
-        SpeculationSettings(method=method, k=k, p_min=floor)
+        SpeculationSettings(method=method, k=k, p_min=floor, tuned=False)
         for method in methods
         for k in LENGTHS
         if k <= info.effective.k_max
         for floor in FLOORS
     ]
-    adaptive = [SpeculationSettings(method=method) for method in ("auto", *methods)]
+    # An earlier winner is a candidate like any other; it must not be where the others start.
+    adaptive = [SpeculationSettings(method=method, tuned=False) for method in ("auto", *methods)]
     return adaptive + fixed
 
 
@@ -89,42 +89,40 @@ def _mean_speedup(results: Sequence[Result], lane: int) -> Spread:
     return spread([math.exp(sum(logs) / len(logs)) for logs in zip(*ratios, strict=True)])
 
 
-def key_of(info: SessionInfo) -> MeasurementKey:
-    """The configuration a result belongs to."""
-    load = info.effective
-    gpu = next((d.description for d in info.devices if d.kind == "gpu"), "CPU")
-    return MeasurementKey(
-        target=info.target,
-        draft=" + ".join(info.drafts),
-        device=load.device or gpu,
-        build=info.build,
-        threads=load.threads or 0,
-        kv=load.kv,
-        draft_kv=load.draft_kv,
-    )
-
-
-def keep(info: SessionInfo, tuned: Tuned) -> dict[str, Any]:
-    """Store the winner for this target, draft, device and build; returns what was stored."""
+def keep(files: PairFiles, info: SessionInfo, tuned: Tuned) -> TunedSetting:
+    """Store the winner for these files, device and build; returns what was stored."""
     asked = tuned.speculation
-    value = {
-        "method": asked.method,
-        "k": "auto" if asked.k is None else asked.k,
-        "p_min": asked.p_min,
-        "speedup_median": tuned.speedup.median,
-        "speedup_range": [tuned.speedup.low, tuned.speedup.high],
-    }
+    setting = TunedSetting(
+        method=asked.method,
+        k=asked.k,
+        p_min=asked.p_min,
+        speedup=tuned.speedup.median,
+        speedup_range=(tuned.speedup.low, tuned.speedup.high),
+        found_at=time.time(),
+    )
     store = Measurements(locations().measurements_db)
     try:
-        store.put(key_of(info), KIND, value)
+        remember_tuned(files, info, setting, store)
     finally:
         store.close()
-    return value
+    return setting
 
 
-def flags(value: dict[str, Any]) -> str:
+def forget(files: PairFiles) -> int:
+    """Drop what was stored for these files; returns how many settings."""
+    path = locations().measurements_db
+    if not path.exists():
+        return 0
+    store = Measurements(path)
+    try:
+        return forget_tuned(files, store)
+    finally:
+        store.close()
+
+
+def flags(setting: TunedSetting) -> str:
     """The winner as options of `localspec chat`."""
-    text = f"--method {value['method']}"
-    if value["method"] != "off" and value["k"] != "auto":
-        text += f" --k {value['k']}" + (f" --p-min {value['p_min']}" if value["p_min"] else "")
+    text = f"--method {setting.method}"
+    if setting.method != "off" and setting.k is not None:
+        text += f" --k {setting.k}" + (f" --p-min {setting.p_min}" if setting.p_min else "")
     return text

@@ -9,6 +9,7 @@ import click
 
 from localspec.cli.face import face
 from localspec.cli.options import LOAD, PAIR, SAMPLING, SPECULATION, Asked, SettingCommand, takes
+from localspec.errors import UsageError
 from localspec.output import Output
 from localspec.workloads import WORKLOADS
 
@@ -35,27 +36,32 @@ NAMES = [workload.name for workload in WORKLOADS]
     "in it) or OpenAI-compatible server on the same prompts.",
 )
 @click.option("--tune", is_flag=True, help="Search the best method, k and p_min here, and store them.")
+@click.option("--forget", is_flag=True, help="Drop what --tune stored for the pair, and measure nothing.")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart.")
 @takes(PAIR, SPECULATION, LOAD, SAMPLING)
 @face("Print one JSON object.")
 def command(
     pair: str | None, repeats: int, max_tokens: int, workloads: tuple[str, ...], reference: str | None,
-    tune: bool, svg: Path | None, asked: Asked, out: Output,
+    tune: bool, forget: bool, svg: Path | None, asked: Asked, out: Output,
 ) -> int:  # fmt: skip
     """Measure plain decoding against every method of a pair, interleaved, with empty caches.
 
     Five kinds of work: code, edit, chat, JSON, creative. Greedy unless a sampling option is given.
     """
-    from localspec.bench import Plan, run_bench
+    from localspec.bench import Plan, run_bench, run_forget
     from localspec.cli.opening import opened
     from localspec.cli.planned import recorded
     from localspec.pairs import resolve
 
     files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
+    if forget and tune:
+        raise UsageError("`--forget` and `--tune` exclude each other", hint="give one of them")
+    if forget:
+        return run_forget(files, out)
     request = asked.request()
     if not any(key.startswith("sampling.") for key in asked.given):
         request = replace(request, sampling=replace(request.sampling, temperature=0.0))
     request = replace(request, max_tokens=None, stop=(), messages=())
     plan = Plan(request, repeats, max_tokens, workloads, reference, tune, svg)
     with opened(files, asked, out) as session:
-        return run_bench(recorded(files, session, out), plan, out)
+        return run_bench(recorded(files, session, out), files, plan, out)

@@ -166,6 +166,7 @@ SPECULATION = (
     _key("k", "auto|N"),
     _key("verify", "auto|match|rejection"),
     _key("p_min", "X"),
+    _switch("tuned", False, "--no-tuned", "Start `auto` afresh, not from what `bench --tune` stored."),
     _switch("require_spec", True, "--require-spec"),
 )
 REQUEST = (

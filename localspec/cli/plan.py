@@ -89,6 +89,7 @@ def human_plan(plan: PairPlan) -> str:
         ),
         *(("", warning) for warning in (plan.verdict.warnings if plan.verdict else ())),
         *([("speed", plan.speed_text)] if plan.speed_text else [("speed-up", _published(plan))]),
+        *([("auto", f"starts from {plan.tuned.text} by `localspec bench --tune`")] if plan.tuned else []),
         ("licence", license_of(plan)),
         ("files", f"{plan.state}, {amount(plan.download_bytes or 0, 'bytes')}"),
         ("figures", f"from {SOURCES[plan.source]}"),

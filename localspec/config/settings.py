@@ -88,7 +88,7 @@ _LISTED = [
         ("tensor_split", shares, "share of the model per GPU"),
         ("n_cpu_moe", whole(0), "first blocks whose expert tensors stay in host memory"),
         ("rpc", endpoints, "ggml RPC servers whose devices join"),
-        ("slots", whole(1, 256), "conversations whose prompt cache is kept, each as long as the context"),
+        ("slots", whole(1, 256), "requests answered at once, each with a context and prompt cache of its own"),
         ("k_max", whole(1, K_LIMIT), "longest draft of a round unless a request fixes a larger k"),
     ),
     *_all(
@@ -120,6 +120,7 @@ _LISTED = [
         ("k", auto_or(0, K_LIMIT), "draft length; a number fixes it and never pauses"),
         ("verify", word(("auto", "match", "rejection")), "how sampled drafts are judged"),
         ("p_min", number(0, 1), "confidence below which a draft stops; 0 is off"),
+        ("tuned", flag, "start `auto` from what `localspec bench --tune` stored"),
         ("require_spec", "require", flag, "fail when the pair cannot speculate"),
     ),
     *_all("request", ("max_tokens", whole(1), "longest reply in tokens")),

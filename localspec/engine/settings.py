@@ -45,7 +45,7 @@ class LoadSettings:
     """`host:port` of ggml RPC servers whose devices join this machine's."""
     k_max: int = K_MAX
     slots: int = 1
-    """Conversations whose prompt cache is kept side by side, each `n_ctx` long."""
+    """Requests answered at once, each with a context of `n_ctx` tokens and a prompt cache of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ class SpeculationSettings:
     verify: VerifyRule = "auto"
     p_min: float = 0.0
     """Confidence below which a greedy draft stops; 0 = off."""
+    tuned: bool = True
+    """`auto` starts from what `localspec bench --tune` found fastest here."""
     require: bool = False
     """Fail instead of decoding plainly when speculation is impossible."""
 

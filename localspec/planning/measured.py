@@ -90,6 +90,15 @@ def _sizes_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "items"}
 
 
+def same_files(files: PairFiles) -> tuple[str, str]:
+    """The part of a configuration that is the pair.
+
+    Raises:
+        ModelFileError: a file has gone meanwhile.
+    """
+    return fingerprint(files.target), _drafts(files)
+
+
 def _drafts(files: PairFiles) -> str:
     """Companions in order, those inside the target by their kind."""
     return ", ".join(

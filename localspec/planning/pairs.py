@@ -28,6 +28,7 @@ from localspec.planning.question import Comparison, Wanted, compare, input_of, w
 from localspec.planning.remote import remote_header
 from localspec.planning.result import PairPlan
 from localspec.planning.speeds import speed_of
+from localspec.planning.tuned import tuned_of_plan
 from localspec.store.measurements import Measurements
 
 
@@ -195,6 +196,7 @@ def _joined(
             files = pair_files(pair, look.models_dir)
             asked = (files, question.load, question.build, measurements)
             plan = replace(with_measured(plan, *asked), speed=speed_of(plan, *asked))
+            plan = replace(plan, tuned=tuned_of_plan(plan, *asked))
     return plan
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from localspec.budget import DeviceUse, Fit, PlanItem, Suggestion
 from localspec.catalog import Evidence
+from localspec.interfaces import TunedSetting
 from localspec.pairing import Verdict
 
 State = Literal["installed", "partial download", "not downloaded"]
@@ -90,6 +91,8 @@ class PairPlan:
     """Size of all files; None when one of them is unknown."""
     reason: str | None = None
     """Why the fit is unknown, in one sentence."""
+    tuned: TunedSetting | None = None
+    """Where `auto` starts here."""
     speed: MeasuredSpeed | None = None
     """What it did on this machine; None before its first reply, and for a simulated card."""
     suggestions: tuple[Suggestion, ...] = ()
@@ -153,6 +156,7 @@ class PairPlan:
             "state": self.state,
             "evidence": [asdict(evidence) for evidence in self.evidence],
             "measured_speed": asdict(self.speed) if self.speed else None,
+            "tuned": asdict(self.tuned) if self.tuned else None,
             "source": self.source,
             "estimated": self.estimated,
             "simulated": self.simulated,

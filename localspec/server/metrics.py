@@ -99,6 +99,12 @@ class Metrics:
             registry=registry,
         )
         self._speedup.set(math.nan)  # unknown is not zero
+        self._spoiled = Counter(
+            "localspec_drafters_spoiled",
+            "Drafters that proposed nothing but nonsense, by what was done about it",
+            ["method", "action"],
+            registry=registry,
+        )
         self._restarts = Counter("localspec_worker_restarts", "Model process restarts", registry=registry)
 
     def render(self) -> bytes:
@@ -159,6 +165,9 @@ class Metrics:
             self._tested_at.labels(str(position)).inc(count)
         for position, count in enumerate(summary.accepted_at):
             self._accepted_at.labels(str(position)).inc(count)
+        for action, methods in (("reset", summary.resets), ("off", summary.given_up)):
+            for method in methods:
+                self._spoiled.labels(method, action).inc()
         if summary.decode_tps is not None:
             self._decode_rate.observe(summary.decode_tps)
         if summary.prefill_tps is not None:

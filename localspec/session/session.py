@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from localspec.engine.adapt import AdaptivePolicy
+from localspec.engine.adapt import AdaptivePolicy, Start
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.devices import devices
 from localspec.engine.backend.library import build_description
@@ -32,6 +32,7 @@ from localspec.session.memory import memory_items
 from localspec.session.place import Place, places_of
 from localspec.session.prompting import Prompter
 from localspec.session.reply import SessionReply
+from localspec.session.tuning import with_tuned
 
 
 def open_session(files: PairFiles, load: LoadSettings, notify: Notify | None = None) -> Session:
@@ -78,7 +79,7 @@ class Session:
         self._starting = threading.Lock()
         self._lock = threading.Lock()
         """Guards slots, places and the turns that are remembered."""
-        self.info = self._describe(pair)
+        self.info = with_tuned(files, self._describe(pair), notify)
 
     def _load(self, files: PairFiles, load: LoadSettings, notify: Notify) -> LoadedPair:
         if self._passes is None:
@@ -233,6 +234,9 @@ class Session:
             found = [pair.drafter(kind, place.slot.seq_id) for kind in wanted if kind not in busy]
             if method in ("auto", "ngram") or busy:
                 found = [ngram, *found]
+            tuned = self.info.start_of(request.speculation)
+            if tuned is not None:
+                found.sort(key=lambda drafter: drafter.name != tuned.method)
             return found, tuple(
                 f"the `{kind}` drafter follows another request; this one drafts without it" for kind in busy
             )
@@ -270,9 +274,12 @@ class Session:
         asked = request.speculation
         if asked.k is not None:
             return FixedPolicy(asked.k, asked.p_min)
-        key = (tuple(d.name for d in drafters), asked.p_min, request.sampling.greedy, asked.verify)
+        tuned = self.info.start_of(asked)
+        start = Start(tuned.method, tuned.k) if tuned is not None else None
+        p_min = asked.p_min or (tuned.p_min if tuned is not None else 0.0)
+        key = (tuple(d.name for d in drafters), p_min, request.sampling.greedy, asked.verify, start)
         if key not in place.policies:
-            place.policies[key] = AdaptivePolicy(place.costs, p_min=asked.p_min)
+            place.policies[key] = AdaptivePolicy(place.costs, p_min=p_min, start=start)
         policy = place.policies[key]
         policy.begin()
         return policy
@@ -300,6 +307,9 @@ class Session:
         notices = [Notice("info", text) for text in notes]
         if request.speculation.method == "auto" and pair.files.companions and not pair.drafters:
             notices.append(Notice("off", "; ".join(pair.refused)))
+        tuned = self.info.start_of(request.speculation)
+        if tuned is not None and tuned.method == "off":
+            notices.append(Notice("paused", "plain decoding was the fastest here when this pair was tuned"))
         return tuple(notices)
 
     def _open_pair(self) -> LoadedPair:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.drafters.base import Draft, Drafter, always
+from localspec.engine.drafters.base import Draft, Drafter
 from localspec.engine.events import Done, Notice, Token
 from localspec.engine.policy import DraftRequest, Outcome, Policy
 from localspec.engine.settings import LoadSettings, Request
@@ -54,6 +54,11 @@ class Trace:
         return sum(map(len, self.replies))
 
 
+def _on(position: int, confidence: float) -> bool:
+    """Draft on. (`always` would tell drafters that nobody asks how sure they are.)"""
+    return True
+
+
 class Recorder:
     """A policy that drafts at every position, keeps what was said, and decodes plainly."""
 
@@ -68,7 +73,7 @@ class Recorder:
 
     def draft(self, request: DraftRequest) -> tuple[str, Draft | None]:
         (drafter,) = request.drafters
-        draft = drafter.propose(request.history, DEPTH, always, None)
+        draft = drafter.propose(request.history, DEPTH, _on, None)
         self.drafter, self.free = drafter.name, drafter.free
         self.drafts.append(list(draft.tokens))
         self.confidences.append([round(c, 2) for c in draft.confidences])
