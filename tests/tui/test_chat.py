@@ -724,6 +724,23 @@ class TestSpeculation:
 
 
 class TestReading:
+    def test_a_page_key_turns_what_is_longer_than_its_place(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            text = "\n\n".join(f"word{i}" for i in range(120))
+            async with chatting(tmp_path, lambda: ScriptedSession([reply_of(text)]), size=(80, 24)) as chat:
+                await chat.ask("one")
+                view, prompt = chat.screen.view, chat.screen.prompt
+                await chat.pilot.press("pageup", "pageup", "pagedown")
+                await chat.wait(lambda: 0 < view.scroll_y < view.max_scroll_y, "a page back")
+                at = view.scroll_y
+                prompt.put("\n".join(f"line {i}" for i in range(40)))
+                await chat.pilot.pause()
+                await chat.pilot.press("pageup")
+                await chat.wait(lambda: prompt.cursor_location[0] < 39, "a page back in the prompt")
+                assert view.scroll_y == at
+
+        run(work())
+
     def test_the_view_follows_until_the_reader_scrolls(self, tmp_path: Path) -> None:
         async def work() -> None:
             words = [f"word{i}\n\n" for i in range(120)]
@@ -735,9 +752,8 @@ class TestReading:
                 await chat.wait_text("word48")
                 view = chat.screen.view
                 assert view.scroll_y == view.max_scroll_y > 0
-                view.scroll_up(animate=False)
-                view.scroll_relative(y=-20, animate=False)
-                await chat.pilot.pause()
+                await chat.pilot.press("pageup")  # with the prompt in focus
+                await chat.wait(lambda: view.scroll_y < view.max_scroll_y - 15, "a page back")
                 at = view.scroll_y
                 session.replies[0].let(100)
                 await chat.wait(lambda: view.max_scroll_y > at + 60, "more text")

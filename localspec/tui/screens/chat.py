@@ -236,6 +236,11 @@ class ChatScreen(Screen[None]):
     def _newest_wanted(self) -> None:
         self.view.anchor()
 
+    @on(Prompt.PageWanted)
+    def _page_wanted(self, message: Prompt.PageWanted) -> None:
+        turn = self.view.scroll_page_up if message.up else self.view.scroll_page_down
+        turn(animate=False)
+
     @on(TextArea.Changed, "#prompt")
     def _prompt_changed(self) -> None:
         self.refresh_hints()

@@ -18,7 +18,7 @@ class Prompt(TextArea):
 
     HELP = (
         "Write here. Enter sends; Shift+Enter or Ctrl+J starts a new line. Up in an empty prompt brings "
-        "back earlier prompts. A line that starts with / is a command, Tab completes it; // sends a text "
+        "back earlier prompts, Page Up turns back in the conversation. A line that starts with / is a command, Tab completes it; // sends a text "
         "that starts with a slash. You can write on while a reply runs: Enter then queues the message."
     )
 
@@ -54,6 +54,13 @@ class Prompt(TextArea):
 
     class NewestWanted(Message):
         """End was pressed where there is no text to the right."""
+
+    class PageWanted(Message):
+        """Page up or down where the whole text is in sight: the conversation is what can turn."""
+
+        def __init__(self, *, up: bool) -> None:
+            super().__init__()
+            self.up = up
 
     def __init__(self, id: str) -> None:
         super().__init__(
@@ -129,6 +136,22 @@ class Prompt(TextArea):
         else:
             self._at = None
             self.put("")
+
+    @property
+    def _whole(self) -> bool:
+        return self.wrapped_document.height <= self.content_size.height
+
+    def action_cursor_page_up(self) -> None:
+        if self._whole:
+            self.post_message(self.PageWanted(up=True))
+        else:
+            super().action_cursor_page_up()
+
+    def action_cursor_page_down(self) -> None:
+        if self._whole:
+            self.post_message(self.PageWanted(up=False))
+        else:
+            super().action_cursor_page_down()
 
     def action_cursor_line_end(self, select: bool = False) -> None:
         if not select and self.cursor_location == self.document.end:
