@@ -18,8 +18,9 @@ class Prompt(TextArea):
 
     HELP = (
         "Write here. Enter sends; Shift+Enter or Ctrl+J starts a new line. Up in an empty prompt brings "
-        "back earlier prompts, Page Up turns back in the conversation. A line that starts with / is a command, Tab completes it; // sends a text "
-        "that starts with a slash. You can write on while a reply runs: Enter then queues the message."
+        "back earlier prompts, Page Up turns back in the conversation. A line that starts with / is a "
+        "command, Tab completes it; // sends a text that starts with a slash. You can write on while a "
+        "reply runs: Enter then queues the message."
     )
 
     BINDINGS = [  # noqa: RUF012 (Textual's way)
