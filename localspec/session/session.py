@@ -62,7 +62,7 @@ class Session:
 
     def __init__(self, files: PairFiles, load: LoadSettings, notify: Notify) -> None:
         self._cancel_flag = CancelFlag()
-        self._passes = Passes() if load.slots > 1 else None
+        self._passes = Passes(self._cancel_flag) if load.slots > 1 else None
         try:
             pair = self._load(files, load, notify)
         except BaseException:
@@ -145,7 +145,7 @@ class Session:
         settings, unenforced = self._prompter.constrained(request.sampling)
         options = self._options(pair, request, seed, rejection)
         stream = self._prompter.stream(request, prompt)
-        control = self._control()
+        control = self._control(place)
         native = native_samplers(settings, pair.model.vocabulary, pair.slots.n_ctx, seed, place.candidates)
         with ExitStack() as undo:
             sampler = Sampler(settings, native, ids)
@@ -178,10 +178,10 @@ class Session:
         opening = self._opening(pair, request, (*prompt.notes, *unenforced, *busy))
         return SessionReply(events, stream, control, pair.model.vocabulary.piece, opening, on_end)
 
-    def _control(self) -> Control:
-        """With one slot a cancel also stops the decode; a pass that others share goes on to its end."""
-        if self._passes is not None:
-            return Control()
+    def _control(self, place: Place) -> Control:
+        """A cancel also stops the decode that runs, unless others share it."""
+        if isinstance(place.slot, SharedSequence):
+            return Control(place.slot.interrupt)
         self._cancel_flag.clear()
         return Control(self._cancel_flag.set, self._cancel_flag.clear)
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.context import Context, Ids, Part, Rows
 from localspec.engine.backend.rewind import rewinder_for
 from localspec.engine.backend.sequence import Sequence
@@ -78,9 +79,12 @@ class Passes:
     One thread does all heavy native work, from the load on, because an OpenMP build keeps a pool of worker
     threads per calling thread. Light calls on caches are made by the replies themselves, under the
     context's lock.
+
+    Args:
+        cancel: the flag of the contexts, which stops a decode.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cancel: CancelFlag | None = None) -> None:
         self._changed = threading.Condition()
         self._waiting: list[_Ask] = []
         self._jobs: deque[_Job] = deque()
@@ -88,6 +92,8 @@ class Passes:
         """Sequences whose replies run."""
         self._missed: set[int] = set()
         """Those of them that were too late for a pass; nobody waits for them until they ask again."""
+        self._decoding: list[_Ask] = []
+        self._cancel = cancel
         self._patience_s = LEAST_PATIENCE_S
         self._first: Context | None = None
         self._closed = False
@@ -142,6 +148,12 @@ class Passes:
         assert ask.logits is not None
         return ask.logits, ask.facts
 
+    def interrupt(self, seq_id: int) -> None:
+        """Stop the pass that runs now if all its rows are this sequence's; from any thread."""
+        with self._changed:
+            if self._cancel is not None and [ask.part.seq_id for ask in self._decoding] == [seq_id]:
+                self._cancel.set()
+
     def leave(self, seq_id: int) -> None:
         """The reply on this sequence is over."""
         with self._changed:
@@ -183,6 +195,13 @@ class Passes:
                 due.done.set()
             else:
                 self._together(due)
+                self._decoded()
+
+    def _decoded(self) -> None:
+        with self._changed:
+            self._decoding = []
+            if self._cancel is not None:
+                self._cancel.clear()
 
     def _refuse_rest(self) -> None:
         for ask in self._waiting:
@@ -222,6 +241,7 @@ class Passes:
                     group.append(ask)
                     rows, outputs = rows + more, outputs + wanted
         self._waiting = [ask for ask in self._waiting if ask not in group]
+        self._decoding = group
         return group
 
     def _together(self, group: list[_Ask]) -> None:
@@ -284,6 +304,10 @@ class SharedSequence(Sequence):
     @property
     def sequences(self) -> int:
         return self.facts.sequences
+
+    def interrupt(self) -> None:
+        """Stop the pass that runs now, unless it serves others, too."""
+        self._passes.interrupt(self.seq_id)
 
     def leave(self) -> None:
         """The reply on this sequence is over."""
