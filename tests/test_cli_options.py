@@ -82,6 +82,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "--verify": ("rejection", "rejection"),
     "--p-min": ("0.3", 0.3),
     "--require-spec": ("", True),
+    "--no-tuned": ("", False),
     "--system": ("Be brief.", (Message("system", "Be brief."),)),
     "--max-tokens": ("12", 12),
     "--stop": ("END", ("END",)),
