@@ -144,12 +144,17 @@ class Sampler:
         if self.greedy:
             return point(self.best(row))
         logits = self._with_history(row) if self._native.history_length else row
-        find = likeliest if self._native.grammar is None else self._legal
-        found = find(logits, self.settings.top_k)
-        candidates = self._native.candidates
-        candidates.fill(found.logits, found.ids)
-        self._native.truncation.apply(candidates)
-        return _softmax(candidates.ids, candidates.logits)
+        native, top_k = self._native, self.settings.top_k
+        found = likeliest(logits, top_k) if native.grammar is None else self._legal(logits, top_k)
+        ids, kept = native.truncation.apply(native.room, found.ids, found.logits)
+        order = ids.argsort()
+        p = kept[order].astype(np.float64)
+        top = p.max() if len(p) else np.nan
+        check_finite(float(top))
+        p -= top
+        np.exp(p, p)
+        p /= np.add.reduce(p)
+        return Distribution(ids[order], p)
 
     def accept(self, id: int) -> None:
         if self._native.needs_history:
@@ -170,27 +175,25 @@ class Sampler:
         """The row after bias and penalties, which change the logits of known ids only."""
         native = self._native
         logits, touched = row.copy(), native.touched.ids
-        native.candidates.fill(row[touched], touched)
-        native.history.apply(native.candidates)
-        logits[native.candidates.ids] = native.candidates.logits
+        ids, changed = native.history.apply(native.room, touched, row[touched])
+        logits[ids] = changed
         return logits
 
     def _legal(self, logits: Row, wanted: int) -> Likeliest:
         """The `wanted` best legal candidates at least (all when 0), with their logits."""
-        n_vocab, grammar, candidates = len(logits), self._native.grammar, self._native.candidates
-        assert grammar is not None
+        n_vocab, native = len(logits), self._native
+        assert native.grammar is not None
         n = min(max(4 * wanted, 16), n_vocab) if wanted > 0 else n_vocab
         while True:
             found = likeliest(logits, n)
-            candidates.fill(found.logits, found.ids)
-            grammar.apply(candidates)
-            legal = np.isfinite(candidates.logits)
+            ids, judged = native.grammar.apply(native.room, found.ids, found.logits)
+            legal = np.isfinite(judged)
             if n == n_vocab or (wanted > 0 and legal.sum() >= wanted):
                 break
             n = min(8 * n, n_vocab)
         if not legal.any():
             raise EngineError("the grammar allows no token here")
-        return Likeliest(candidates.ids[legal], candidates.logits[legal])
+        return Likeliest(ids[legal], judged[legal])
 
 
 class Touched:
@@ -221,7 +224,7 @@ class NativeSamplers:
 
     def __init__(
         self,
-        candidates: CandidateArray,
+        room: Any,
         history: SamplerChain,
         truncation: SamplerChain,
         grammar: GrammarFilter | None,
@@ -230,7 +233,8 @@ class NativeSamplers:
         truncation_has_state: bool,
         touched: Touched,
     ) -> None:
-        self.candidates = candidates
+        self.room = room
+        """Memory that candidates pass through, the backend's own."""
         self.history = history
         self.history_length = history.length
         self.truncation = truncation
@@ -245,26 +249,12 @@ class NativeSamplers:
                 part.close()
 
 
-class CandidateArray(Protocol):
-    """An array of (id, logit) that samplers permute and shrink in place."""
-
-    def fill(self, logits: Row, ids: NDArray[np.integer]) -> None: ...
-
-    @property
-    def ids(self) -> NDArray[np.int32]:
-        """`[n]` view of what is left."""
-
-    @property
-    def logits(self) -> Row:
-        """`[n]` view."""
-
-
 class SamplerChain(Protocol):
     """Samplers applied in order."""
 
     length: int
 
-    def apply(self, candidates: Any, /) -> None: ...
+    def apply(self, room: Any, ids: NDArray[np.integer], logits: Row, /) -> tuple[NDArray[np.int32], Row]: ...
     def accept(self, id: int) -> None: ...
     def close(self) -> None: ...
 
@@ -272,20 +262,9 @@ class SamplerChain(Protocol):
 class GrammarFilter(Protocol):
     """Sets illegal candidates to -inf and follows what was emitted."""
 
-    def apply(self, candidates: Any, /) -> None: ...
+    def apply(self, room: Any, ids: NDArray[np.integer], logits: Row, /) -> tuple[NDArray[np.int32], Row]: ...
     def accept(self, id: int) -> None: ...
     def close(self) -> None: ...
-
-
-def _softmax(ids: NDArray[np.int32], logits: Row) -> Distribution:
-    order = ids.argsort()
-    p = logits[order].astype(np.float64)
-    top = p.max() if len(p) else np.nan
-    check_finite(float(top))
-    p -= top
-    np.exp(p, p)
-    p /= np.add.reduce(p)
-    return Distribution(ids[order], p)
 
 
 def log_probabilities(row: Row, id: int, n: int) -> tuple[float, tuple[tuple[int, float], ...]]:

@@ -53,10 +53,9 @@ def test_bias_and_penalties_reach_the_ids_they_would_of_all(name: str) -> None:
         chain.accept(id)
     for at, id in enumerate(text[4:]):
         row = row_of(vocabulary.n_vocab, at)
-        whole.fill(row, np.arange(len(row)))
-        chain.apply(whole)
+        found, logits = chain.apply(whole, np.arange(len(row)), row)
         expected = np.empty_like(row)
-        expected[whole.ids] = whole.logits
+        expected[found] = logits
         assert np.array_equal(sampler._with_history(row), expected)
         assert sampler.best(row) == int(expected.argmax())
         chain.accept(id)
@@ -67,13 +66,12 @@ def test_bias_and_penalties_reach_the_ids_they_would_of_all(name: str) -> None:
 
 def over_all_ids(settings: SamplingSettings, row: Row) -> Distribution:
     """llama.cpp's chain over the whole row, and the softmax of what it leaves."""
-    candidates, chain = Candidates(len(row)), truncation_chain(settings, 0)
-    candidates.fill(row, np.arange(len(row)))
-    chain.apply(candidates)
-    order = candidates.ids.argsort()
-    wide = candidates.logits[order].astype(np.float64)
+    chain = truncation_chain(settings, 0)
+    kept, logits = chain.apply(Candidates(len(row)), np.arange(len(row)), row)
+    order = kept.argsort()
+    wide = logits[order].astype(np.float64)
     p = np.exp(wide - wide.max())
-    found = Distribution(candidates.ids[order], p / p.sum())
+    found = Distribution(kept[order], p / p.sum())
     chain.close()
     return found
 

@@ -119,6 +119,8 @@ class Context:
         self.n_batch: int = api.llama_n_batch(self.handle)
         self.n_ubatch: int = api.llama_n_ubatch(self.handle)
         self.n_rs_seq: int = api.llama_n_rs_seq(self.handle)
+        self.most_outputs = max(settings.n_outputs_max, settings.n_seq_max)
+        """Rows of one pass whose logits can be had."""
         self.hidden_rows = False
         """Also return hidden states after the final norm, for decodes in which every row is an output."""
         self.hidden_on = False
@@ -248,7 +250,13 @@ class Context:
 
     def call(self, batch: Batch) -> None:
         """Run a batch that was checked and filled; see `run` for the errors."""
-        code = self.execute(self._decode, batch.native)
+        if self.caller is not None:
+            code = self.caller(self._execute, self._decode, batch.native)
+        else:
+            with self.lock:
+                if self.handle is None:
+                    self._check_open()
+                code = self._decode(self.handle, batch.native)
         if code:
             self._fail(code)
 
@@ -285,11 +293,6 @@ class Context:
     def _check_open(self) -> None:
         if self.handle is None:
             raise EngineError("the context is closed")
-
-    @property
-    def most_outputs(self) -> int:
-        """Rows of one pass whose logits can be had."""
-        return max(self.settings.n_outputs_max, self.settings.n_seq_max)
 
     def _check(self, tokens: Ids, outputs: int) -> int:
         """Number of rows, unless llama.cpp would abort over them."""

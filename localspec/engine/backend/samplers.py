@@ -19,39 +19,16 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 
 
 class Candidates:
-    """A `llama_token_data_array` with room for the whole vocabulary.
-
-    Samplers permute and shrink it in place, so it is refilled for every row.
-    """
+    """A `llama_token_data_array` with room for the whole vocabulary, filled anew for every use."""
 
     def __init__(self, n_vocab: int) -> None:
         api = library()
         memory = np.zeros(n_vocab, CANDIDATE)
-        self._ids: NDArray[np.int32] = memory["id"]
-        self._logits: NDArray[np.float32] = memory["logit"]
+        self.ids: NDArray[np.int32] = memory["id"]
+        self.logits: NDArray[np.float32] = memory["logit"]
         self.array = api.llama_token_data_array()
-        self._data = ctypes.cast(memory.ctypes.data, api.llama_token_data_p)
+        self.data = ctypes.cast(memory.ctypes.data, api.llama_token_data_p)
         self.reference = ctypes.byref(self.array)
-
-    def fill(self, logits: NDArray[np.float32], ids: NDArray[np.integer]) -> None:
-        """Load `[n]` logits of as many ids."""
-        n, array = len(ids), self.array
-        self._ids[:n] = ids
-        self._logits[:n] = logits
-        array.data = self._data
-        array.size = n
-        array.selected = -1
-        array.sorted = False
-
-    @property
-    def ids(self) -> NDArray[np.int32]:
-        """`[n]` view of what the samplers left."""
-        return self._ids[: self.array.size]
-
-    @property
-    def logits(self) -> NDArray[np.float32]:
-        """`[n]` view, in the order of `ids`."""
-        return self._logits[: self.array.size]
 
 
 class Chain:
@@ -67,8 +44,24 @@ class Chain:
                 raise EngineError("llama.cpp could not create a sampler")
             api.llama_sampler_chain_add(self._handle, sampler)  # takes ownership
 
-    def apply(self, candidates: Candidates) -> None:
-        self._apply(self._handle, candidates.reference)
+    def apply(
+        self, room: Candidates, ids: NDArray[np.integer], logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Run `[n]` candidates through the samplers.
+
+        Returns:
+            (ids, logits) of those that are left, in any order: views of `room`, valid until its next use.
+        """
+        n, array = len(ids), room.array
+        room.ids[:n] = ids
+        room.logits[:n] = logits
+        array.data = room.data
+        array.size = n
+        array.selected = -1
+        array.sorted = False
+        self._apply(self._handle, room.reference)
+        n = array.size
+        return room.ids[:n], room.logits[:n]
 
     def accept(self, id: int) -> None:
         library().llama_sampler_accept(self._handle, id)
@@ -166,9 +159,11 @@ class Grammar:
             raise UsageError("the grammar cannot be parsed", hint="GBNF needs a rule called `root`")
         self._chain = Chain([handle])
 
-    def apply(self, candidates: Candidates) -> None:
-        """Set the logit of every illegal candidate to -inf."""
-        self._chain.apply(candidates)
+    def apply(
+        self, room: Candidates, ids: NDArray[np.integer], logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The logit of every illegal candidate becomes -inf."""
+        return self._chain.apply(room, ids, logits)
 
     def accept(self, id: int) -> None:
         self._chain.accept(id)
