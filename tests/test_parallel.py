@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
@@ -122,6 +122,42 @@ def test_every_reply_of_a_mix_of_methods_equals_its_solo_run() -> None:
 def test_every_kind_of_memory_can_be_shared(target: str) -> None:
     itself = Companion("draft", syn(target))
     check_mix(target, (itself,), (("draft", 4), ("off", None), ("ngram", 4), ("draft", None)))
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.006])
+@pytest.mark.parametrize("target", ["syn", "syn-swa", "syn-hyb", "syn-hyb-nosnap"])
+def test_a_rollback_survives_what_its_neighbours_decode(target: str, pause_s: float) -> None:
+    """In the same pass as the verification, or where the reply is slow, between it and the rollback."""
+    off = SpeculationSettings("off")
+    slow = replace(asking(3, "ngram", k=4, tokens=60), prompt="a b a c a b a d a b " * 3)
+    quick = [asking(9 + i, "off", tokens=12 + 5 * (i % 3)) for i in range(24)]
+    expected = solo(target, (), [replace(request, speculation=off) for request in [slow, *quick]])
+    session = opened(SLOTS, target)
+    found: dict[str | None, list[int]] = {}
+
+    def answer(reply: Iterable[Event], requests: list[Request], pause_s: float) -> None:
+        for request in requests:
+            ids: list[int] = []
+            for event in reply or session.reply(request):
+                if isinstance(event, Token):
+                    ids.append(event.id)
+                    time.sleep(pause_s)
+            found[request.prompt] = ids
+            reply = ()
+
+    work = [(quick[:12], 0.0), ([slow], pause_s), (quick[12:], 0.0)]
+    # Started in this order, the slow one has the slot between the others.
+    replies = [session.reply(requests[0]) for requests, _ in work]
+    threads = [
+        threading.Thread(target=answer, args=(reply, requests, pause_s))
+        for reply, (requests, pause_s) in zip(replies, work, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    session.close()
+    assert [found[request.prompt] for request in [slow, *quick]] == expected
 
 
 def test_sampled_replies_are_those_of_their_seed_whoever_runs_beside_them() -> None:

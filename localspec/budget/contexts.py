@@ -122,6 +122,9 @@ def footprint(
     )
 
 
-def snapshots(facts: ModelFacts, k: int) -> int:
-    """`n_rs_seq` of a recurrent target for drafts of up to `k` tokens; 0 where llama.cpp keeps none."""
-    return k if facts.architecture in SNAPSHOTS and facts.recurrent else 0
+def snapshots(facts: ModelFacts, k: int, n_seq: int = 1) -> int:
+    """`n_rs_seq` of a recurrent target for drafts of up to `k` tokens; 0 where llama.cpp keeps none.
+
+    Nor are any kept for several sequences: they do not survive a pass of the others.
+    """
+    return k if facts.architecture in SNAPSHOTS and facts.recurrent and n_seq == 1 else 0

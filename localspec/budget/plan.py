@@ -129,7 +129,7 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
             if settings.kv == ("f16", "f16") and spare(kv=kv) >= 0:
                 found.append(Suggestion("kv", kv[0], f"a {kv[0]} KV cache fits at {settings.n_ctx} tokens"))
                 break
-    if snapshots(pair.target, settings.k_max):
+    if snapshots(pair.target, settings.k_max, settings.n_seq):
         k = largest_holding(1, settings.k_max, lambda n: spare(k_max=n))
         if 1 <= k < settings.k_max:
             found.append(

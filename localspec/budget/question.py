@@ -129,7 +129,7 @@ def target_footprint(
     settings, facts = pair.settings, pair.target
     kind = pair.draft.kind if pair.draft else None
     k = settings.k_max
-    rs = snapshots(facts, k)
+    rs = snapshots(facts, k, settings.n_seq)
     shape = ContextShape.of(
         settings.n_ctx,
         n_batch=max(settings.n_batch, k + 2),

@@ -242,7 +242,8 @@ def _target_context(settings: LoadSettings, model: Model) -> ContextSettings:
         n_ubatch=settings.n_ubatch,
         n_outputs_max=settings.k_max + 1,
         n_seq_max=settings.slots,
-        n_rs_seq=settings.k_max if model.recurrent else 0,
+        # Snapshots do not survive a pass without their sequence, so slots go back to saved states instead.
+        n_rs_seq=settings.k_max if model.recurrent and settings.slots == 1 else 0,
         kv=settings.kv,
         flash_attn=settings.flash_attn,
         threads=settings.threads,
