@@ -5,7 +5,7 @@ Counts are kept per method and over a session, because a reply may be too short 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,10 @@ COLLAPSED = 32
 """Judged drafts in a row, all rejected, that are a fault of a drafter which used to be right."""
 PERFECT = 512
 """Judged drafts of another model that may all be right before that is suspicious."""
+ENOUGH = 512
+"""Judged drafts of this session, and of earlier ones, before their acceptance is compared."""
+_DROPPED = 0.45
+"""Share of what was usual, below which acceptance has dropped rather than the text changed."""
 _AGAIN = 128
 """Judged drafts until text that was a copy is looked at again."""
 _RUN = 4
@@ -75,7 +79,10 @@ class Alarms:
 
     own: frozenset[str] = frozenset()
     """Methods that draft with the target itself: always right, and rightly so."""
+    expected: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """(tested, accepted) of earlier sessions of the same pair, by method."""
     _seen: dict[str, _Seen] = field(default_factory=dict)
+    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def observe(
         self, method: str, tested: int, accepted: int, is_copy: Callable[[], bool] = lambda: False
@@ -88,6 +95,8 @@ class Alarms:
         """
         seen = self._seen.setdefault(method, _Seen())
         seen.add(tested, accepted)
+        before = self._counts.get(method, (0, 0))
+        self._counts[method] = (before[0] + tested, before[1] + accepted)
         found = {}
         if seen.tested >= MANY and seen.accepted == 0:
             found["none"] = (
@@ -105,6 +114,14 @@ class Alarms:
                 f"acceptance falls to exactly 0 at draft position {cliff + 1} ({seen.tested_at[cliff]} "
                 f"tested): cache or positions of the `{method}` drafter look broken"
             )
+        usual = self._dropped(method)
+        if usual is not None:
+            share = 100 * self._counts[method][1] / self._counts[method][0]
+            found["drop"] = (
+                f"the `{method}` drafter's acceptance is {share:.0f} % of tested, in earlier sessions of "
+                f"this pair it was {100 * usual:.0f} %: a fault of this build, unless the text is of another "
+                "kind"
+            )
         if self._too_good(method, seen, is_copy):
             found["perfect"] = (
                 f"all of {seen.tested} tested draft tokens were accepted: is the `{method}` drafter the "
@@ -116,6 +133,18 @@ class Alarms:
         # One that was right again may collapse once more.
         seen.raised = (seen.raised | set(found)) - (set() if seen.collapsed else {"collapse"})
         return new
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """(tested, accepted) of this session by method, resets or not."""
+        return dict(self._counts)
+
+    def _dropped(self, method: str) -> float | None:
+        """The acceptance that was usual, when this session's is far below it."""
+        (tested, accepted), (before, right) = self._counts[method], self.expected.get(method, (0, 0))
+        if tested < ENOUGH or before < ENOUGH:
+            return None
+        usual = right / before
+        return usual if accepted / tested < _DROPPED * usual else None
 
     def forget(self, method: str) -> None:
         """Count anew: the drafter is another one than it was."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.engine.adapt import AdaptivePolicy, Start
+from localspec.engine.alarms import Alarms
 from localspec.engine.backend.cancel import CancelFlag
 from localspec.engine.backend.devices import devices
 from localspec.engine.backend.library import build_description
@@ -32,7 +33,7 @@ from localspec.session.memory import memory_items
 from localspec.session.place import Place, places_of
 from localspec.session.prompting import Prompter
 from localspec.session.reply import SessionReply
-from localspec.session.tuning import with_tuned
+from localspec.session.tuning import expect_acceptance, keep_acceptance, with_tuned
 
 
 def open_session(files: PairFiles, load: LoadSettings, notify: Notify | None = None) -> Session:
@@ -69,6 +70,7 @@ class Session:
             self._close_passes()
             raise
         self._pair: LoadedPair | None = pair
+        self._places: dict[int, Place] = {}
         if not pair.model.vocabulary.has_text:
             self.close()
             raise ModelFileError(f"`{files.target}` has no tokenizer, so it cannot be a target")
@@ -80,6 +82,10 @@ class Session:
         self._lock = threading.Lock()
         """Guards slots, places and the turns that are remembered."""
         self.info = with_tuned(files, self._describe(pair), notify)
+        expect_acceptance(files, self.info, self._alarms(), notify)
+
+    def _alarms(self) -> list[Alarms]:
+        return [place.alarms for place in self._places.values()]
 
     def _load(self, files: PairFiles, load: LoadSettings, notify: Notify) -> LoadedPair:
         if self._passes is None:
@@ -321,6 +327,8 @@ class Session:
         """Free everything; idempotent."""
         if self._pair is not None:
             pair, self._pair = self._pair, None
+            if self._places:
+                keep_acceptance(pair.files, self.info, self._alarms())
             self._close_passes()
             pair.close()
 
