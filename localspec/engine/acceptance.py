@@ -87,7 +87,7 @@ class Acceptance:
     bucket_weight: float = 8.0
     position_weight: float = 6.0
     decay: float = 0.995
-    _trust: _Trust = field(default_factory=lambda: _Trust(0.995, 4.0))
+    _trust: _Trust = field(default_factory=lambda: _Trust(0.998, 4.0))
     _surprise: float = 0.0
     _expected_spread: float = 0.25
     _hits: list[float] = field(default_factory=list)
@@ -161,9 +161,12 @@ class Acceptance:
         Args:
             hope: standard errors of the mean to add: what it may well be yet.
         """
-        n, weight = self._trust.n, self._trust.weight
-        mean = self._trust.line()[1] if n else self.prior[len(self.prior) // 2]
-        mean = min(mean + hope * (mean * (1.0 - mean) / (n + weight)) ** 0.5, _MOST)
+        n = self._trust.n + self._trust.weight
+        mean = self._trust.line()[1] if self._trust.n else self.prior[len(self.prior) // 2]
+        if hope:  # the upper end of the interval of Agresti and Coull (1998)
+            mean = (mean * n + hope**2 / 2) / (n + hope**2)
+            mean += hope * (mean * (1.0 - mean) / (n + hope**2)) ** 0.5
+        mean = min(mean, _MOST)
         weight, correction, out = self.position_weight, 1.0, []
         for position in range(k):
             if position < len(self._hits_at):

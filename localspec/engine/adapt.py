@@ -17,9 +17,12 @@ from localspec.engine.pausing import Pausing
 from localspec.engine.policy import DraftRequest, Outcome, propose
 
 LEARNING = 60
-"""Judged drafts of a drafter during which it gets the benefit of the doubt: it drafts also where it would
-only pay with `HOPE` standard errors more acceptance than seen."""
-HOPE = 1.5
+"""Judged drafts of a drafter before a tuned length may give way to another one."""
+HOPE = 2.0
+"""A drafter gets the benefit of the doubt: it may draft where only that many standard errors more of
+acceptance than was seen would make it pay."""
+PATIENCE, DOUBT_SHARE = 8.0, 0.01
+"""Tokens that such drafts may be expected to lose: at first, and per token of the replies."""
 PLAIN_BURST = 9
 """One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""
 PLAIN_INTERVAL = 500
@@ -58,6 +61,8 @@ class Arm:
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     costs: DraftCosts = field(default_factory=DraftCosts)
+    doubted: float = 0.0
+    """Tokens that drafts in doubt were expected to lose."""
     judged: int = 0
     """Drafts that the target judged."""
     behind: int = 0
@@ -88,6 +93,7 @@ class AdaptivePolicy:
         self._undo = UndoCosts()
         self._tokens = Average(step=0.03)
         self._seconds = Average(step=0.03)
+        self._committed = 0
         self._last_rows = 0
         self._pausing = Pausing(paused=self._resting)
         self._probing = False
@@ -209,15 +215,27 @@ class AdaptivePolicy:
     ) -> int:
         """Tokens to draft although it seems to lose: to get to know a drafter, or as a probe; 0 = none."""
         others = self._start is not None and self._start.method not in ("auto", drafter.name)
-        if arm.judged < LEARNING and not others:
-            hoped = arm.acceptance.usual(request.limit, HOPE)
-            hoped_costs = self._round_costs(hoped, request.n_past, arm.costs)
-            k, _ = best_length(hoped, hoped_costs, self.rate(request.n_past))
-            if k:
-                return k
+        k = 0 if others else self._hoped_length(arm, request, chances, costs)
+        if k:
+            return k
         k = self._probe_length(chances, costs)
         catch_up = arm.behind * arm.costs.per_catchup_row.value if arm.behind > 2 else 0.0
         return k if self._pausing.may_probe(drafter.name, costs[k] - costs[0] + catch_up) else 0
+
+    def _hoped_length(
+        self, arm: Arm, request: DraftRequest, chances: Sequence[float], costs: Sequence[float]
+    ) -> int:
+        """Tokens worth drafting if acceptance is as good as it may well be, while that costs little."""
+        rate = self.rate(request.n_past)
+        hoped = arm.acceptance.usual(request.limit, HOPE)
+        k, _ = best_length(hoped, self._round_costs(hoped, request.n_past, arm.costs), rate)
+        if not k:
+            return 0
+        loss = surplus(0, chances, costs, rate) - surplus(k, chances, costs, rate)
+        if arm.doubted + loss > PATIENCE + DOUBT_SHARE * self._committed:
+            return 0
+        arm.doubted += max(0.0, loss)
+        return k
 
     @staticmethod
     def _probe_length(chances: Sequence[float], costs: Sequence[float]) -> int:
@@ -265,6 +283,7 @@ class AdaptivePolicy:
     def observe(self, outcome: Outcome) -> list[Notice]:
         seconds = outcome.draft_s + outcome.verify_s + outcome.other_s
         tokens = len(outcome.committed)
+        self._committed += tokens
         self._observe_costs(outcome, seconds)
         self._observe_shadow(outcome)
         if outcome.confidences:
