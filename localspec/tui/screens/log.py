@@ -29,7 +29,7 @@ class LogScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide"):
             yield Static(f"{self._path} · Esc leaves", classes="heading", markup=False)
-            yield RichLog(wrap=True)
+            yield RichLog(wrap=True, min_width=20)
 
     def on_mount(self) -> None:
         self.query_one(RichLog).focus()
