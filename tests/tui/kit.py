@@ -170,6 +170,14 @@ class Chat:
         await self.pilot.press("enter")
         await self.pilot.pause()
 
+    async def begin(self, text: str) -> SteppedReply:
+        """Send a message to a `SteppedSession`; returns its reply once it is asked for."""
+        before = len(self.session.replies)
+        await self.type(text)
+        await self.wait(lambda: len(self.session.replies) > before, "the reply")
+        reply: SteppedReply = self.session.replies[-1]
+        return reply
+
     async def ask(self, text: str) -> None:
         """Send a message and wait until the reply has ended."""
         await self.type(text)

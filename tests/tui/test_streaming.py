@@ -13,7 +13,7 @@ import pytest
 from localspec.engine.events import Done, Event, Prefill, Token
 from localspec.tui.collecting import no_full_collections
 from tests.kit.scripted import ScriptedSession, summary
-from tests.tui.kit import Chat, chatting, run
+from tests.tui.kit import Chat, chatting
 
 
 def tokens(pieces: list[str]) -> list[Event]:
@@ -50,7 +50,7 @@ async def timed(chat: Chat) -> list[float]:
 
 
 @pytest.mark.parametrize(("count", "marks"), [(8000, False), (3000, True)])
-def test_a_flush_costs_the_same_at_the_end_of_a_long_fence(
+async def test_a_flush_costs_the_same_at_the_end_of_a_long_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, marks: bool
 ) -> None:
     monkeypatch.setattr("localspec.tui.writing.FLUSH_EVENTS", 100)
@@ -58,48 +58,44 @@ def test_a_flush_costs_the_same_at_the_end_of_a_long_fence(
     monkeypatch.setattr("localspec.tui.pacing.LONGEST_S", 0.0)  # as fast as it is accepted
     pieces = fence_tokens(count)
 
-    async def work() -> None:
-        async with chatting(tmp_path, lambda: ScriptedSession([tokens(pieces)]), size=(80, 24)) as chat:
+    session = ScriptedSession([tokens(pieces)])
+    with no_full_collections():  # as a chat runs, and a suite holds more than one
+        async with chatting(tmp_path, lambda: session, size=(80, 24)) as chat:
             if marks:
                 await chat.pilot.press("f4")
             costs = await timed(chat)
-            assert chat.screen.conversation.turns[-1].content == "".join(pieces)
-            assert len(costs) >= count // 110
-            fifth = len(costs) // 5  # some flushes are repainted at once and cost four times as much
-            assert statistics.mean(costs[-fifth:]) <= 2 * statistics.mean(costs[fifth : 2 * fifth])
-            drawn = sum(part.render().plain.count("compute") for part in chat.screen.query(".part").results())
-            assert drawn == "".join(pieces).count("compute")
-            assert max(part.render().plain.count("\n") for part in chat.screen.query(".part").results()) <= 60
+            parts = list(chat.screen.query(".part").results())
+            drawn = sum(part.render().plain.count("compute") for part in parts)
+            assert max(part.render().plain.count("\n") for part in parts) <= 60
+    assert chat.screen.conversation.turns[-1].content == "".join(pieces)
+    assert drawn == "".join(pieces).count("compute")
+    assert len(costs) >= count // 110
+    fifth = len(costs) // 5  # some flushes are repainted at once and cost four times as much
+    assert statistics.mean(costs[-fifth:]) <= 2 * statistics.mean(costs[fifth : 2 * fifth])
 
-    run(work())
 
-
-def test_full_garbage_collections_wait_for_the_end_of_a_reply(
+async def test_full_garbage_collections_wait_for_the_end_of_a_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One costs 60 ms and more, and the text would stand still for as long."""
     monkeypatch.setattr("localspec.tui.writing.SETTLE_S", 0.05)
-    full: list[bool] = []
-
-    async def work() -> None:
-        session = ScriptedSession([tokens(fence_tokens(6000))])
+    session = ScriptedSession([tokens(fence_tokens(6000))])
+    before = gc.get_threshold()
+    busy: list[bool] = []
+    with no_full_collections():
         async with chatting(tmp_path, lambda: session, size=(80, 24)) as chat:
 
             def noted(phase: str, info: dict[str, int]) -> None:
                 if phase == "start" and info["generation"] == 2:
-                    full.append(chat.screen.writer.busy)
+                    busy.append(chat.screen.writer.busy)
 
             gc.callbacks.append(noted)
             try:
                 await timed(chat)
-                await chat.wait(lambda: full, "a collection after the reply")
+                await chat.wait(lambda: busy, "a collection after the reply")
             finally:
                 gc.callbacks.remove(noted)
-
-    before = gc.get_threshold()
-    with no_full_collections():
-        run(work())
-    assert full == [False]
+    assert busy == [False]
     assert gc.get_threshold() == before and not gc.get_freeze_count()
 
 
@@ -126,7 +122,7 @@ def cuts(text: str, size: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_exact_harmless_and_drawn(tmp_path: Path, name: str) -> None:
+async def test_hostile_text_is_exact_harmless_and_drawn(tmp_path: Path, name: str) -> None:
     """Known fault 49 (emoji split over tokens) and crashes on bracket markup of several terminal apps."""
     text = HOSTILE[name]
     typed = "\n".join(text.splitlines())  # the prompt knows one kind of line break
@@ -136,26 +132,23 @@ def test_hostile_text_is_exact_harmless_and_drawn(tmp_path: Path, name: str) -> 
         drawn = "".join(segment.text for strip in strips for segment in strip)
         return not set(drawn) & set("\x1b\x07\x08\x9b\u202e\u2066\u200b\r")
 
-    async def work() -> None:
-        events = tokens(list(cuts(text, 1 if len(text) < 500 else 97)))
-        async with chatting(tmp_path, lambda: ScriptedSession([events]), size=(60, 20)) as chat:
-            await chat.ask(text)
-            assert harmless(chat)
-            await chat.pilot.press("f4")
-            await chat.ask(text)
-            assert harmless(chat)
-            await chat.pilot.press("f4", "ctrl+y")
-            await chat.wait(lambda: chat.app.clipboard == text, "the exact copy")
-            conversation = chat.screen.conversation
-            assert [turn.content for turn in conversation.turns] == [typed, text] * 2
-            assert conversation.chat_id is not None
-            stored = chat.screen.setup.store.load(conversation.chat_id)
-            assert [turn.content for turn in stored.turns] == [typed, text] * 2
-
-    run(work())
+    events = tokens(list(cuts(text, 1 if len(text) < 500 else 97)))
+    async with chatting(tmp_path, lambda: ScriptedSession([events]), size=(60, 20)) as chat:
+        await chat.ask(text)
+        assert harmless(chat)
+        await chat.pilot.press("f4")
+        await chat.ask(text)
+        assert harmless(chat)
+        await chat.pilot.press("f4", "ctrl+y")
+        await chat.wait(lambda: chat.app.clipboard == text, "the exact copy")
+        conversation = chat.screen.conversation
+        assert [turn.content for turn in conversation.turns] == [typed, text] * 2
+        assert conversation.chat_id is not None
+        stored = chat.screen.setup.store.load(conversation.chat_id)
+        assert [turn.content for turn in stored.turns] == [typed, text] * 2
 
 
-def test_a_chat_of_many_long_turns_opens_at_once(tmp_path: Path) -> None:
+async def test_a_chat_of_many_long_turns_opens_at_once(tmp_path: Path) -> None:
     from localspec.store import ChatStore, Turn
 
     store = ChatStore(tmp_path / "chats.db")
@@ -164,11 +157,8 @@ def test_a_chat_of_many_long_turns_opens_at_once(tmp_path: Path) -> None:
         role = "assistant" if i % 2 else "user"
         store.put_turn(chat_id, i, Turn(role, f"turn {i}\n\n" + "- item with **words**\n" * 40))  # type: ignore[arg-type]
 
-    async def work() -> None:
-        start = time.thread_time()
-        async with chatting(tmp_path, store=store, resume=chat_id, size=(80, 24)) as chat:
-            await chat.wait_text("item with words")
-            assert time.thread_time() - start < 3.0
-            assert len(chat.screen.query(".turn")) == 12
-
-    run(work())
+    start = time.thread_time()
+    async with chatting(tmp_path, store=store, resume=chat_id, size=(80, 24)) as chat:
+        await chat.wait_text("item with words")
+        assert time.thread_time() - start < 3.0
+        assert len(chat.screen.query(".turn")) == 12
