@@ -80,20 +80,16 @@ def _ordered(
         PairingError: the draft does not belong to the target.
         DoesNotFitError: it is too big, and `force` was not given.
     """
-    from localspec.planning import Machine, plan_pair
-    from localspec.planning.fetching import order
+    from localspec.planning import Machine
+    from localspec.planning.fetching import inspect
     from localspec.planning.gate import refusal
 
-    catalog.check_allowed(pair)
-    found = order(pair)
-    for old, new in found.renamed:
-        out.note(f"`{old}` is called `{new}` on the hub now")
-    plan = plan_pair(
-        found.pair, budget=budget, load=asked.load(), machine=compared or Machine(reason="not asked"),
+    found, plan = inspect(
+        pair, catalog, budget=budget, load=asked.load(), machine=compared or Machine(reason="not asked"),
         models_dir=asked.config.models_dir,
     )  # fmt: skip
-    if plan.verdict is not None:
-        plan.verdict.raise_if_refused()
+    for old, new in found.renamed:
+        out.note(f"`{old}` is called `{new}` on the hub now")
     if plan.fit == "too big" and not force:
         raise refusal(pair.name, plan.devices, plan.suggestions)
     if plan.fit in ("tight", "partial", "unknown") and not force:

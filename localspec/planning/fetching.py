@@ -1,14 +1,22 @@
-"""From a pair's name to what is downloaded: names as the hub has them now, and what is learnt at the end."""
+"""From a pair's name to what is downloaded: names as the hub has them now, and what is learnt at the end.
+
+Before the first byte of it the complete headers are read: does it fit, and is the draft right?
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from localspec.catalog import Pair, write_pin
+from localspec.catalog import Catalog, Pair, write_pin
 from localspec.download import Unit
+from localspec.engine.settings import LoadSettings
 from localspec.errors import UsageError
 from localspec.planning.facts import unit_of
+from localspec.planning.machine import Machine
+from localspec.planning.pairs import plan_pair
 from localspec.planning.remote import current, pin_of
+from localspec.planning.result import PairPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,30 @@ def order(pair: Pair) -> Order:
     if unit is None:
         raise UsageError(f"`{pair.name}` has nothing to download: its files are on this disk or in a package")
     return Order(pair, now, unit)
+
+
+def inspect(
+    pair: Pair,
+    catalog: Catalog,
+    *,
+    budget: str | None,
+    load: LoadSettings,
+    machine: Machine | None,
+    models_dir: Path,
+) -> tuple[Order, PairPlan]:
+    """What a download would bring, and the plan of it by the files' own headers.
+
+    Args:
+        budget, load, machine: as `plan_pair`.
+
+    Raises:
+        PairingError: the combination is known to be bad, or the draft does not belong to the target.
+        ModelFileError: what is there is no GGUF.
+        UsageError, PermissionDeniedError, OutsideError: as `order`.
+    """
+    catalog.check_allowed(pair)
+    found = order(pair)
+    plan = plan_pair(found.pair, budget=budget, load=load, machine=machine, models_dir=models_dir)
+    if plan.verdict is not None:
+        plan.verdict.raise_if_refused()
+    return found, plan

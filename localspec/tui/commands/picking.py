@@ -16,6 +16,7 @@ from localspec.tui.picking.services import Parcel, Picked
 from localspec.tui.screens.dialogs import AskText, Confirm
 from localspec.tui.screens.forms import AddPair, Choose, NewPair
 from localspec.tui.screens.help import HelpScreen
+from localspec.tui.text import one_line
 
 if TYPE_CHECKING:
     from localspec.tui.screens.picker import PickerScreen
@@ -168,27 +169,31 @@ async def _download(screen: PickerScreen, row: Row) -> None:
         screen.downloads.resume(row.name)
         return
     screen.tell(f"asking the hub for {row.name}…")
-    parcel = await in_background(lambda: screen.services.parcel(row.name))
+    question = screen.question
+    parcel = await in_background(lambda: screen.services.parcel(row.name, question))
     if parcel.lacking:
         raise UsageError(
             f"{row.name} does not fit on the disk: {_gib(parcel.missing)} to fetch, {_gib(parcel.free)} free",
             hint="free some space, or move the models with LOCALSPEC_MODELS_DIR",
         )
-    if await _sure(screen, _announcement(screen, row, parcel)):
+    if await _sure(screen, _announcement(screen, parcel)):
         screen.downloads.add(parcel.order.unit)
         screen.services.ordered(parcel.order)
 
 
-def _announcement(screen: PickerScreen, row: Row, parcel: Parcel) -> str:
-    lines = [f"Download {row.name}: {_gib(parcel.size)} in {len(parcel.order.unit.files)} files?"]
+def _announcement(screen: PickerScreen, parcel: Parcel) -> str:
+    lines = [f"Download {parcel.plan.name}: {_gib(parcel.size)} in {len(parcel.order.unit.files)} files?"]
     lines += [f"  {file}" for file in parcel.order.unit.files]
     if parcel.fetched:
         lines.append(f"{_gib(parcel.fetched)} of it are here already.")
     lines.append(
         f"To {screen.services.models_dir}: {_gib(parcel.free)} free, {_gib(parcel.left)} afterwards."
     )
-    if row.plan.fit != "fits":
-        lines.append(f"With {screen.question.memory}, {screen.question.text}: {row.plan.fit}.")
+    plan = parcel.plan
+    lines.append(f"With {screen.question.memory}, {screen.question.text}: {plan.fit}, {plan.needed_text}.")
+    if plan.verdict_text:
+        lines.append(f"Draft: {one_line(plan.verdict_text, 120)}.")
+    lines += plan.notes
     if any(model.gated for model in parcel.order.pair.files):
         lines.append("Gated: accept the licence on the hub and set HF_TOKEN first.")
     return "\n".join(lines)

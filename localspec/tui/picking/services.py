@@ -16,7 +16,7 @@ from localspec.header import Header
 from localspec.planning import Machine, PairPlan, host_machine, plan_pair, plan_pairs, read_machine
 from localspec.planning.adding import add, locate
 from localspec.planning.facts import PairFacts, unit_of
-from localspec.planning.fetching import Order, order
+from localspec.planning.fetching import Order, inspect
 from localspec.planning.removing import Removal, needed_elsewhere, remove_pair
 from localspec.planning.scan import Found, scan
 from localspec.planning.suggest import Candidate, suggest
@@ -40,6 +40,8 @@ class Parcel:
     """What a download would bring."""
 
     order: Order
+    plan: PairPlan
+    """By the headers of the files as they are on the hub."""
     fetched: int
     """Bytes of it already on this disk."""
     free: int
@@ -144,19 +146,25 @@ class Services:
         set_key("default_pair", name, self.config.file)
         self.default = name
 
-    def parcel(self, name: str) -> Parcel:
-        """What a download of this pair would bring, as the hub lists it now.
+    def parcel(self, name: str, question: Question) -> Parcel:
+        """What a download of this pair would bring, as the hub lists it now; reads the headers.
 
         Raises:
             UsageError: nothing of it comes from the hub, or a file is gone.
-            PairingError: the combination is known to be bad.
+            PairingError: the combination is known to be bad, or the draft does not belong to the target.
+            ModelFileError: what is there is no GGUF.
             PermissionDeniedError, OutsideError: the hub refuses, or cannot be reached.
         """
-        pair = self.catalog.pair(name)
-        self.catalog.check_allowed(pair)
-        found = order(pair)
+        found, plan = inspect(
+            self.catalog.pair(name),
+            self.catalog,
+            budget=question.budget,
+            load=question.load,
+            machine=self.machine(question.load) if question.budget is None else None,
+            models_dir=self.models_dir,
+        )
         fetched = Queue(self.models_dir).fetched_bytes(found.unit)
-        return Parcel(found, fetched, free_bytes(self.models_dir))
+        return Parcel(found, plan, fetched, free_bytes(self.models_dir))
 
     def ordered(self, found: Order) -> None:
         """A download was queued: names and digests hold from now on, also after a restart."""

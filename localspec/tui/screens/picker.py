@@ -245,7 +245,8 @@ class PickerScreen(Screen[Picked | None]):
     def keep(self, question: Question, plan: PairPlan) -> None:
         """Show a full plan from now on."""
         self._details[question, plan.name] = plan
-        self._show_detail()
+        if self.is_attached:  # the user may have left meanwhile
+            self._show_detail()
 
     # -- drawing ----------------------------------------------------------------------------------
 

@@ -152,4 +152,5 @@ def _evidence(evidence: Evidence) -> str:
         evidence.note or "",
     ]
     said = ", ".join(part for part in parts if part) or "mentioned"
-    return f"reported: {said} on {evidence.hardware} ({evidence.source})"
+    where = "hardware not stated" if evidence.hardware == "not stated" else f"on {evidence.hardware}"
+    return f"reported: {said}, {where} ({evidence.source})"
