@@ -15,7 +15,7 @@ from localspec.errors import LocalspecError, UsageError, unknown
 from localspec.output import Output, amount, table
 
 if TYPE_CHECKING:
-    from localspec.catalog import Catalog, Pair
+    from localspec.catalog import Pair
     from localspec.download import Record
     from localspec.planning.facts import PairFacts
 

@@ -59,9 +59,7 @@ class Measurements:
         Raises:
             LocalspecError: the database is closed or cannot be read.
         """
-        rows = self._rows(
-            "SELECT value FROM measurements WHERE config = ? AND kind = ?", (key.text(), kind)
-        )
+        rows = self._rows("SELECT value FROM measurements WHERE config = ? AND kind = ?", (key.text(), kind))
         return json.loads(rows[0]["value"]) if rows else None
 
     def put(self, key: MeasurementKey, kind: str, value: Any) -> None:
