@@ -1,117 +1,46 @@
-"""Several replies at once in one session: passes are shared, texts are those of solo runs.
-
-In the EXACT profile texts are compared token by token; each mutation at the end mixes replies up in one way,
-and the comparison must notice.
-"""
+"""Several replies at once in one session: passes are shared, texts are those of solo runs."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 from localspec.engine.backend.context import Context, Part
-from localspec.engine.backend.passes import SHARED_CHUNK, Passes, PassFacts, SharedSequence
+from localspec.engine.backend.passes import SHARED_CHUNK
 from localspec.engine.costs import VerifyCosts
 from localspec.engine.events import Event, Notice, Prefill, Round, Token
-from localspec.engine.sampling import Sampler
-from localspec.engine.settings import Method, Request, SamplingSettings, SpeculationSettings
-from localspec.engine.shared_costs import SharedCosts
+from localspec.engine.settings import Message, Request, SpeculationSettings
 from localspec.errors import EngineError
 from localspec.interfaces import Companion, PairFiles
 from localspec.session import Session, open_session
 from localspec.session.loading import gain_of_slots
 from tests.engine.harness import patched
 from tests.kit.ggufs import syn
-from tests.test_session import DRAFT, EXACT, done, ids_of
-
-SLOTS = 3
-WIDE = replace(EXACT, n_ctx=512)
-WAIT_S = 60.0
-SAMPLED = SamplingSettings(temperature=1.0, top_k=20, seed=5)
-GREEDY = SamplingSettings(temperature=0.0)
-EAGLE = Companion("eagle3", syn("eagle3"))
-
-
-def opened(slots: int, target: str = "syn", *companions: Companion) -> Session:
-    return open_session(PairFiles(target, syn(target), companions), replace(WIDE, slots=slots))
-
-
-def asking(
-    number: int,
-    method: Method = "auto",
-    *,
-    sampling: SamplingSettings = GREEDY,
-    k: int | None = None,
-    tokens: int = 40,
-) -> Request:
-    text = f"Reply {number} tells of {number * 7}. " * (1 + number % 4)
-    speculation = SpeculationSettings(method=method, k=k)
-    return Request(
-        prompt=text, sampling=sampling, speculation=speculation, max_tokens=tokens, ignore_eog=True
-    )
-
-
-def together(session: Session, requests: list[Request]) -> list[list[Event]]:
-    """All replies, as many at once as the session has slots."""
-    gate = threading.Semaphore(session.info.effective.slots)
-    replies: list[list[Event]] = [[] for _ in requests]
-
-    def answer(i: int) -> None:
-        with gate:
-            replies[i] = list(session.reply(requests[i]))
-
-    threads = [threading.Thread(target=answer, args=(i,)) for i in range(len(requests))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive(), "a reply never ended"
-    return replies
-
-
-def solo(target: str, companions: tuple[Companion, ...], requests: list[Request]) -> list[list[int]]:
-    session = opened(1, target, *companions)
-    try:
-        return [ids_of(list(session.reply(request))) for request in requests]
-    finally:
-        session.close()
-
-
-def shared(replies: list[list[Event]]) -> int:
-    return sum(done(events).summary.shared_rounds for events in replies)
-
-
-def rounds(events: list[Event]) -> list[Round]:
-    return [event for event in events if isinstance(event, Round)]
-
-
-METHODS: tuple[tuple[Method, int | None], ...] = (
-    ("auto", None), ("off", None), ("ngram", 4), ("draft", 3), ("draft", None), ("ngram", None),
-)  # fmt: skip
-
-
-def check_mix(
-    target: str, companions: tuple[Companion, ...], methods: tuple[tuple[Method, int | None], ...]
-) -> None:
-    requests = [asking(i, method, k=k) for i, (method, k) in enumerate(methods * 2)]
-    expected = solo(target, companions, requests)
-    session = opened(SLOTS, target, *companions)
-    try:
-        replies = together(session, requests)
-    finally:
-        session.close()
-    assert [ids_of(events) for events in replies] == expected
-    assert shared(replies) > 0.5 * sum(len(rounds(events)) for events in replies), "passes were not shared"
-    assert max(r.sequences for events in replies for r in rounds(events)) == SLOTS
-    assert sum(done(events).summary.accepted for events in replies) > 0
+from tests.kit.together import (
+    EAGLE,
+    GREEDY,
+    METHODS,
+    SAMPLED,
+    SLOTS,
+    WAIT_S,
+    WIDE,
+    asking,
+    check_mix,
+    opened,
+    rounds,
+    shared,
+    solo,
+    together,
+)
+from tests.test_session import DRAFT, EXACT, done, ids_of, text_of
 
 
 def test_every_reply_of_a_mix_of_methods_equals_its_solo_run() -> None:
@@ -173,6 +102,39 @@ def test_sampled_replies_are_those_of_their_seed_whoever_runs_beside_them() -> N
             r.prompt: ids for r, ids in zip(requests, expected, strict=True)
         }
         assert shared(replies) > 0
+    session.close()
+
+
+@pytest.mark.parametrize("target", ["syn", "syn-swa", "syn-hyb", "syn-hyb-nosnap"])
+def test_growing_conversations_reuse_what_they_would_alone(target: str) -> None:
+    """Whatever runs beside it, each turn reads only what is behind its own conversation's reusable point."""
+
+    def converse(session: Session, topic: str) -> list[tuple[str, int, int]]:
+        messages: tuple[Message, ...] = ()
+        turns: list[tuple[str, int, int]] = []
+        for turn in range(4):
+            messages = (*messages, Message("user", f"{turn} more of {topic}."))
+            ask = Request(
+                messages=messages, sampling=GREEDY, max_tokens=12, ignore_eog=True, cache_key=topic,
+                speculation=SpeculationSettings("ngram", k=3),
+            )  # fmt: skip
+            events = list(session.reply(ask))
+            text = text_of(events)
+            messages = (*messages, Message("assistant", text))
+            summary = done(events).summary
+            turns.append((text, summary.prompt_tokens, summary.reused_tokens))
+        return turns
+
+    topics = ("apples", "pears", "plums")
+    expected = []
+    for topic in topics:
+        alone = opened(1, target)
+        expected.append(converse(alone, topic))
+        alone.close()
+    assert all(reused > 0 for turns in expected for _, _, reused in turns[1:])
+    session = opened(SLOTS, target)
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(converse, itertools.repeat(session), topics)) == expected
     session.close()
 
 
@@ -363,141 +325,3 @@ def test_the_load_says_what_requests_at_once_gain() -> None:
     told: list[Event] = []
     open_session(PairFiles("syn", syn("syn")), replace(WIDE, slots=2), told.append).close()
     assert sum(isinstance(e, Notice) and "of each of 2 requests" in e.reason for e in told) == 1
-
-
-class TestSharedCosts:
-    """What a draft costs a reply depends on who else is in its pass."""
-
-    @dataclass
-    class Beside:
-        other_rows: int
-        facts: PassFacts
-        last_rows: int = 1
-
-    def view(self, seconds: Callable[[int], float], others: int, sequences: int) -> SharedCosts:
-        table = VerifyCosts()
-        for rows in (1, 2, 4, 8, 16):
-            table.observe(rows, 0, seconds(rows))
-        return SharedCosts(
-            table, threading.Lock(), self.Beside(others, PassFacts(sequences, others + 1, others + 1))
-        )
-
-    def test_alone_it_is_the_table(self) -> None:
-        costs = self.view(lambda rows: 0.01 * rows, 0, 1)
-        assert [costs.seconds(rows, 0) for rows in (1, 2, 4)] == pytest.approx([0.01, 0.02, 0.04])
-
-    def test_a_row_is_paid_for_everybody_in_the_pass(self) -> None:
-        costs = self.view(lambda rows: 0.01 * rows, 3, 4)
-        assert costs.seconds(1, 0) == pytest.approx(0.04)
-        assert costs.seconds(2, 0) == pytest.approx(0.04 + 4 * 0.01)
-
-    def test_rows_that_cost_nothing_cost_nothing_in_company(self) -> None:
-        costs = self.view(lambda rows: 0.01 if rows <= 8 else 0.02, 3, 4)
-        assert costs.seconds(5, 0) == pytest.approx(costs.seconds(1, 0)) == pytest.approx(0.01)
-        assert costs.seconds(13, 0) > 0.03
-
-    def test_the_table_learns_whole_passes_and_none_in_which_a_prompt_is_read(self) -> None:
-        table = VerifyCosts()
-        verifying, reading = PassFacts(3, 7, 7), PassFacts(3, 70, 7)
-        SharedCosts(table, threading.Lock(), self.Beside(5, verifying)).observe(2, 0, 0.03)
-        SharedCosts(table, threading.Lock(), self.Beside(5, reading)).observe(2, 0, 0.9)
-        assert table.known(7) and table.seconds(7, 0) == pytest.approx(0.03)
-        assert not table.known(2)
-
-
-# -- mutations: each mixes replies up in one way -------------------------------------------------------
-
-
-@contextmanager
-def rows_of_the_neighbour() -> Iterator[None]:
-    """Each reply of a shared pass gets the logits of the next one."""
-    original = Passes._pass
-
-    def mixed(self: Passes, group: list[Any]) -> None:
-        original(self, group)
-        same = [ask for ask in group if ask.part.outputs == 1]
-        logits = [ask.logits for ask in same]
-        for ask, rows in zip(same, logits[1:] + logits[:1], strict=True):
-            ask.logits = rows
-
-    with patched(Passes, "_pass", mixed):
-        yield
-
-
-@contextmanager
-def parts_changed(change: Callable[[Part, Part], Part]) -> Iterator[None]:
-    """Every part of a shared pass but the first is `change(part, first)`."""
-    original = Context.run_parts
-
-    def run_parts(self: Context, parts: list[Part]) -> Any:
-        return original(self, [parts[0], *(change(part, parts[0]) for part in parts[1:])])
-
-    with patched(Context, "run_parts", run_parts):
-        yield
-
-
-def another_sequence(part: Part, first: Part) -> Part:
-    return replace(part, seq_id=first.seq_id)
-
-
-def next_position(part: Part, first: Part) -> Part:
-    return replace(part, start=part.start + 1)
-
-
-def another_token(part: Part, first: Part) -> Part:
-    return replace(part, tokens=np.full_like(part.tokens, first.tokens[0]))
-
-
-@contextmanager
-def borrowed_rows() -> Iterator[None]:
-    """Replies read llama.cpp's buffer itself, which the next pass fills anew while one of them is slow."""
-
-    class Lent(np.ndarray):  # type: ignore[type-arg]
-        def copy(self, order: Any = "C") -> Any:
-            return self
-
-    original = Context.logits
-
-    def lent(self: Context, count: int) -> Any:
-        return original(self, count).view(Lent)
-
-    best, calls = Sampler.best, count()
-
-    def slow(self: Sampler, row: Any) -> int:
-        if next(calls) % 3 == 0:
-            time.sleep(0.005)
-        return best(self, row)
-
-    with patched(Context, "logits", lent), patched(Sampler, "best", slow):
-        yield
-
-
-@contextmanager
-def cells_of_all_dropped() -> Iterator[None]:
-    """A rollback in one sequence drops cells of another."""
-    original = SharedSequence.truncate
-
-    def truncate(self: SharedSequence, n: int) -> int:
-        if n < self.n_past:
-            self.context.remove((self.seq_id + 1) % self.context.settings.n_seq_max, n)
-        return original(self, n)
-
-    with patched(SharedSequence, "truncate", truncate):
-        yield
-
-
-MUTATIONS = {
-    "the neighbour's logits": rows_of_the_neighbour,
-    "the neighbour's cells": lambda: parts_changed(another_sequence),
-    "positions + 1": lambda: parts_changed(next_position),
-    "the neighbour's tokens": lambda: parts_changed(another_token),
-    "rows that the next pass overwrites": borrowed_rows,
-    "a rollback in the neighbour": cells_of_all_dropped,
-}
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS.keys())
-def test_the_comparison_notices_replies_that_are_mixed_up(mutation: Any) -> None:
-    """Known fault 107: parallel requests are never mixed up, and if they were, these tests would tell."""
-    with mutation(), pytest.raises((AssertionError, EngineError)):
-        check_mix("syn", (DRAFT,), METHODS)
