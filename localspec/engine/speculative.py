@@ -15,12 +15,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from localspec.engine.alarms import Alarms, repeats_itself
 from localspec.engine.backend.context import DecodeAborted
 from localspec.engine.control import Clock, Control, Options
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, common_prefix
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, Tokens, common_prefix
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.leaders import Row
 from localspec.engine.policy import DraftRequest, Outcome, Policy
@@ -172,7 +170,7 @@ class Loop:
                 target.mark_reusable()
             yield start
 
-    def _decode_target(self, tokens: Ids, outputs: int) -> Any:
+    def _decode_target(self, tokens: Tokens, outputs: int) -> Any:
         start = self._target.n_past
         rows = self._target.decode(tokens, outputs)
         self._tell(lambda drafter: drafter.observe(tokens, start))
@@ -276,7 +274,7 @@ class Loop:
 
     def _verify(self, state: _RoundState, history: History) -> Any:
         drafted = state.draft.tokens if state.draft is not None else []
-        tokens = np.array([history.newest, *drafted], np.int32)
+        tokens = [history.newest, *drafted]
         if drafted:
             self._target.guard()
         before = self._clock.now()

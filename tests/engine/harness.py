@@ -18,7 +18,7 @@ from localspec.engine.backend import Context, ContextSettings, Model, load_model
 from localspec.engine.backend import Sequence as Cells
 from localspec.engine.backend.samplers import Candidates, draft_samplers, native_samplers
 from localspec.engine.control import Control, Options
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, More, Tokens
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.events import Done, Event, Notice, Prefill, Round, Token
 from localspec.engine.policy import FixedPolicy, Policy
@@ -235,7 +235,7 @@ class TableDrafter:
     def begin(self, history: History) -> None:
         pass
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         pass
 
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:

@@ -145,7 +145,7 @@ class Record:
             observe(tokens, start)
             source.read = read
             if rows and rows[0] is not None:
-                self.reads.append(Read(start, tokens.tolist(), rows[0].copy()))
+                self.reads.append(Read(start, [int(id) for id in tokens], rows[0].copy()))
 
         drafter.observe = observed
         if isinstance(drafter, FeatureDrafter | AssistantDrafter):

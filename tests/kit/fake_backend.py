@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens
 from localspec.engine.sampling import Distribution, Row, point
 from localspec.errors import EngineError
 from tests.kit.clock import FakeClock
@@ -47,11 +47,11 @@ class ScriptedTarget:
         self.most_rows = self.n_batch
         self.ids: Ids = np.zeros(self.n_ctx + 1, np.int32)
 
-    def decode(self, tokens: Ids, outputs: int) -> NDArray[np.float32]:
+    def decode(self, tokens: Tokens, outputs: int) -> NDArray[np.float32]:
         n = len(tokens)
         assert 0 < n <= self.n_batch, f"{n} rows in a batch of {self.n_batch}"
         assert self.n_past + n <= self.n_ctx, "a row past the context"
-        assert int(tokens.min()) >= 0 and int(tokens.max()) < self.n_vocab, "an id outside the vocabulary"
+        assert min(tokens) >= 0 and max(tokens) < self.n_vocab, "an id outside the vocabulary"
         if len(self.decodes) == self.fails_at:
             raise EngineError("the scripted decode failed")
         self.decodes.append(n)
@@ -116,7 +116,7 @@ class ScriptedDrafter:
     def begin(self, history: History) -> None:
         """A reply starts."""
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         """Hidden states are not read."""
 
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:

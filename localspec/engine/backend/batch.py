@@ -18,6 +18,8 @@ from localspec.engine.backend.library import library, native
 from localspec.errors import EngineError
 
 Ids = NDArray[np.int32]
+Tokens = Ids | list[int]
+"""Token ids; lists where they are few and on their way to the next decode."""
 
 
 @functools.cache
@@ -58,7 +60,8 @@ class Batch:
         tokens: bool = True,
         sections: int = 1,
     ) -> None:
-        self.tokens: Ids = np.zeros(n_batch, np.int32)
+        self.tokens: Any = (ctypes.c_int32 * n_batch)()
+        """Assign slices of lists."""
         self.rows = np.zeros((n_batch, width), np.float32)
         self.positions: Ids = np.zeros(n_batch * sections, np.int32)
         self._n_batch = n_batch
@@ -75,7 +78,7 @@ class Batch:
         self._chosen_at: int = self._chosen.ctypes.data
         self._positions_at: int = self.positions.ctypes.data
         self.native = _structure()()
-        self.native.token = self.tokens.ctypes.data if tokens else None
+        self.native.token = ctypes.addressof(self.tokens) if tokens else None
         self.native.embd = self.rows.ctypes.data if width else None
         self.native.n_seq_id = self._seq_count.ctypes.data
         self.native.seq_id = self._owners.ctypes.data

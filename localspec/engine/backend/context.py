@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.backend.batch import Batch, batch_call
+from localspec.engine.backend.batch import Batch, Tokens, batch_call
 from localspec.engine.backend.cancel import CancelFlag, strlen_address
 from localspec.engine.backend.library import last_complaint, library, native
 from localspec.engine.backend.model import Model
@@ -149,7 +149,7 @@ class Context:
             raise EngineError(f"sequence {seq_id} of {self.settings.n_seq_max}")
         return Sequence(self, seq_id, n_ctx or self.settings.n_ctx, rewinder_for(self))
 
-    def run(self, tokens: Ids, start: int, seq_id: int, outputs: int) -> Rows:
+    def run(self, tokens: Tokens, start: int, seq_id: int, outputs: int) -> Rows:
         """Decode `tokens` at positions `start`… of one sequence.
 
         Args:
@@ -163,9 +163,9 @@ class Context:
             DecodeAborted: the cancel flag was set.
             EngineError: anything else llama.cpp refuses.
         """
-        n = self._check(tokens, outputs)
-        batch = self._batch
-        batch.tokens[:n] = tokens
+        ids = self._check(tokens, outputs)
+        n, batch = len(ids), self._batch
+        batch.tokens[:n] = ids
         batch.follow(n, start, outputs, seq_id)
         if self.hidden_rows:
             self._switch_hidden(outputs == n)
@@ -183,9 +183,9 @@ class Context:
             return self.run(part.tokens, part.start, part.seq_id, part.outputs)
         tokens = np.concatenate([part.tokens for part in parts])
         outputs = sum(part.outputs for part in parts)
-        n = self._check(tokens, outputs)
+        ids = self._check(tokens, outputs)
         lengths = [len(part.tokens) for part in parts]
-        self._batch.tokens[:n] = tokens
+        self._batch.tokens[: len(ids)] = ids
         self._batch.spread(
             np.concatenate([np.arange(part.start, part.start + len(part.tokens)) for part in parts]),
             np.repeat([part.seq_id for part in parts], lengths),
@@ -202,8 +202,8 @@ class Context:
         Returns:
             `[n, n_vocab]` view, as of `run`, which also lists the errors.
         """
-        n = self._check(tokens, len(tokens))
-        self._batch.tokens[:n] = tokens
+        n = len(tokens)
+        self._batch.tokens[:n] = self._check(tokens, n)
         self._batch.spread(positions, seq_ids, np.ones(n, np.bool))
         if self.hidden_rows:
             self._switch_hidden(True)
@@ -294,9 +294,9 @@ class Context:
         if self.handle is None:
             raise EngineError("the context is closed")
 
-    def _check(self, tokens: Ids, outputs: int) -> int:
-        """Number of rows, unless llama.cpp would abort over them."""
-        ids = tokens.tolist()
+    def _check(self, tokens: Tokens, outputs: int) -> list[int]:
+        """The rows' ids, unless llama.cpp would abort over them."""
+        ids = tokens if isinstance(tokens, list) else tokens.tolist()
         n = len(ids)
         if not (
             0 < n <= self.n_batch
@@ -305,7 +305,7 @@ class Context:
             and max(ids) < self.n_vocab
         ):
             self._refuse(ids, outputs)
-        return n
+        return ids
 
     def _refuse(self, ids: list[int], outputs: int) -> None:
         n = len(ids)

@@ -281,7 +281,7 @@ class EmbeddingRunner:
             raise EngineError(f"{n} output rows, but at most {self._context.most_outputs} are reserved")
         self._batch.rows[:n] = rows
         if tokens is not None:
-            self._batch.tokens[:n] = tokens
+            self._batch.tokens[:n] = tokens.tolist()
         self._batch.follow(n, start, n if outputs else 0)
         if self._sections == 4:
             self._batch.in_sections(n, start)

@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from localspec.engine.backend.batch import Tokens
 from localspec.engine.backend.cancel import CancelFlag
-from localspec.engine.backend.context import Context, Ids, Part, Rows
+from localspec.engine.backend.context import Context, Part, Rows
 from localspec.engine.backend.rewind import rewinder_for
 from localspec.engine.backend.sequence import Sequence
 from localspec.errors import EngineError
@@ -314,7 +315,7 @@ class SharedSequence(Sequence):
         self.read = None
         self._passes.leave(self.seq_id)
 
-    def decode(self, tokens: Ids, outputs: int) -> Rows:
+    def decode(self, tokens: Tokens, outputs: int) -> Rows:
         """As of `Sequence`; many tokens without outputs are read in several passes.
 
         Not while hidden states are read: their reader is told of one decode.
@@ -324,7 +325,7 @@ class SharedSequence(Sequence):
             tokens = tokens[chunk:]
         return super().decode(tokens, outputs)
 
-    def _run(self, tokens: Ids, start: int, outputs: int) -> Rows:
+    def _run(self, tokens: list[int], start: int, outputs: int) -> Rows:
         asked = time.perf_counter()
         part = Part(np.array(tokens, np.int32), start, self.seq_id, outputs)
         try:

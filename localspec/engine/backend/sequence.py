@@ -5,10 +5,12 @@ Token ids of every cell are remembered, so that a sequence that cannot drop its 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
+from localspec.engine.backend.batch import Tokens
 from localspec.engine.backend.context import Context, DecodeAborted, Ids, Rows
 from localspec.errors import EngineError
 
@@ -25,21 +27,23 @@ class Sequence:
         self.n_vocab = context.n_vocab
         self.n_batch = context.n_batch
         self.n_past = 0
-        self.ids: Ids = np.zeros(context.n_cells + 1, np.int32)
+        self._cells: Any = (ctypes.c_int32 * (context.n_cells + 1))()
+        self.ids: Ids = np.frombuffer(memoryview(self._cells), np.int32)
         self.last_rows = 0
         """Rows of the newest decode, for rollbacks that are bounded by it."""
         self.waited_s = 0.0
         """Seconds of the newest decode in which other replies were awaited."""
         self._rewinder = rewinder
 
-    def decode(self, tokens: Ids, outputs: int) -> Rows:
+    def decode(self, tokens: Tokens, outputs: int) -> Rows:
         """Append `tokens` and return logits `[outputs, n_vocab]` of the last ones; see `Context.run`."""
-        n, start = len(tokens), self.n_past
+        ids = tokens if isinstance(tokens, list) else tokens.tolist()
+        n, start = len(ids), self.n_past
         if start + n > self.n_ctx:
             raise EngineError(f"{start + n} tokens in a context of {self.n_ctx}")
-        self.ids[start : start + n] = tokens
+        self._cells[start : start + n] = ids
         try:
-            rows = self._run(tokens, start, outputs)
+            rows = self._run(ids, start, outputs)
         except DecodeAborted:
             self.n_past = self.context.last_position(self.seq_id) + 1
             self._rewinder.decoded(self, max(self.n_past - start, 0))
@@ -49,7 +53,7 @@ class Sequence:
         self._rewinder.decoded(self, n)
         return rows
 
-    def _run(self, tokens: Ids, start: int, outputs: int) -> Rows:
+    def _run(self, tokens: list[int], start: int, outputs: int) -> Rows:
         return self.context.run(tokens, start, self.seq_id, outputs)
 
     @property

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, choose
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens, choose
 from localspec.engine.drafters.hidden import Features, Floats, LatestRows
 
 
@@ -53,7 +53,7 @@ class AssistantDrafter:
     def begin(self, history: History) -> None:
         """The last prompt chunk's hidden states, when there was one, serve the first draft."""
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         self._latest.observe(tokens, start)
 
     def commit(self, history: History, accepted: int) -> None:

@@ -14,6 +14,7 @@ from localspec.engine.sampling import Distribution
 from localspec.errors import EngineError
 
 Ids = NDArray[np.int32]
+Tokens = Ids | list[int]
 
 
 class History:
@@ -154,7 +155,7 @@ class Drafter(Protocol):
     def begin(self, history: History) -> None:
         """A reply starts; `history` holds the whole prompt, the target all of it but the newest token."""
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         """The target decoded `tokens` at positions `start`…; its hidden states are readable now."""
 
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, common_prefix
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens, common_prefix
 from localspec.errors import EngineError
 
 Floats = NDArray[np.float32]
@@ -111,7 +111,7 @@ class LatestRows:
         self._rows: Floats | None = None
         self._start = 0
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         self._rows, self._start = self._source.read(len(tokens)), start
 
     def forget(self) -> None:
@@ -191,7 +191,7 @@ class HiddenDrafter(ABC):
         self._store.keep_below(len(history) - 1)
         self._read_ahead(len(self._store))
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         """Store the decode's features; in a long prompt, read the ones of the chunks before."""
         self._store.put(start, self._features.read(len(tokens)))
         self._read_ahead(start - self._store.start)

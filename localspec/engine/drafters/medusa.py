@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens
 from localspec.engine.drafters.hidden import Floats, LatestRows, OptionalFeatures
 from localspec.engine.leaders import best_guess
 
@@ -83,7 +83,7 @@ class MedusaDrafter:
     def begin(self, history: History) -> None:
         pass
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         self._latest.observe(tokens, start)
 
     def commit(self, history: History, accepted: int) -> None:

@@ -13,7 +13,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, choose, common_prefix
+from localspec.engine.drafters.base import (
+    Draft,
+    DraftSampling,
+    History,
+    Ids,
+    More,
+    Tokens,
+    choose,
+    common_prefix,
+)
 
 Rows = NDArray[np.float32]
 
@@ -30,7 +39,7 @@ class DraftCache(Protocol):
 
     @property
     def rewinds_freely(self) -> bool: ...
-    def decode(self, tokens: Ids, outputs: int) -> Rows: ...
+    def decode(self, tokens: Tokens, outputs: int) -> Rows: ...
     def truncate(self, n: int) -> int: ...
     def wipe(self) -> None: ...
     def guard(self) -> None: ...
@@ -67,7 +76,6 @@ class ModelDrafter:
         self._all_usable = self._masked is None and self._n_vocab == cache.n_vocab
         self._start = 0
         self._drafted_at: int | None = None
-        self._one = np.zeros(1, np.int32)
         self._close = close
         self.window_reads = 0
         """How often the window was re-read because the history outgrew the draft's context."""
@@ -91,7 +99,7 @@ class ModelDrafter:
             return
         self._cache.truncate(common_prefix(self._cache.ids[: self._cache.n_past], history.ids[:-1]))
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         pass
 
     def propose(self, history: History, k: int, more: More, sampling: DraftSampling | None) -> Draft:
@@ -106,8 +114,7 @@ class ModelDrafter:
             id = choose(draft, row, more, sampling)
             if id is None or len(draft.tokens) >= k:
                 break
-            self._one[0] = id
-            row = self._usable(self._cache.decode(self._one, 1)[0])
+            row = self._usable(self._cache.decode([id], 1)[0])
         draft.draft_s = time.perf_counter() - caught_up
         return draft
 

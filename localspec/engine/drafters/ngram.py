@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens
 
 KEY = 2
 """Tokens of an index key, and the shortest match that drafts."""
@@ -61,7 +61,7 @@ class NgramDrafter:
         self._indexed = KEY
         self._extend(history)
 
-    def observe(self, tokens: Ids, start: int) -> None:
+    def observe(self, tokens: Tokens, start: int) -> None:
         pass
 
     def commit(self, history: History, accepted: int) -> None:
