@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -229,3 +231,20 @@ def test_ctrl_c_ends_it_with_130() -> None:
         _, err = process.communicate(timeout=20)
         assert process.returncode == 130, err
         assert "Traceback" not in err
+
+
+@pytest.mark.real_model
+def test_slots_answer_at_once_and_say_so() -> None:
+    with serving("--ctx", "512", "--temperature", "0", "--slots", "3", "--json") as (line, process):
+        record = json.loads(line)
+        assert record["slots"] == 3
+        body = {"messages": user("Count to nine."), "max_tokens": 16, "ignore_eos": True}
+        with ThreadPoolExecutor() as pool:
+            post = functools.partial(httpx2.post, json=body, timeout=60)
+            replies = [reply.json() for reply in pool.map(post, [f"{record['url']}/chat/completions"] * 3)]
+        reports = [reply["choices"][0]["speculation"] for reply in replies]
+        assert all(reply["usage"]["completion_tokens"] == 16 for reply in replies)
+        assert sum(report["shared_rounds"] for report in reports) > 0
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert "· 3 requests at once ·" in err and "a row of each of 3 requests" in err

@@ -77,16 +77,18 @@ def command(pair: str | None, asked: Asked, out: Output, **options: Any) -> None
 
     def ready() -> None:
         info = session.info
+        slots = info.effective.slots
         remember(files, info, out)
         url = f"{urls[0]}/v1"
         if out.json:
-            out.record({"url": url, "pair": info.pair, "n_ctx": info.n_ctx})
+            out.record({"url": url, "pair": info.pair, "n_ctx": info.n_ctx, "slots": slots})
         else:
             out.line(url)
         if info.off_reason is not None:
             out.warn(f"speculation is off: {info.off_reason}")
         methods = ", ".join(info.methods)
-        out.note(f"{info.pair} is ready · context {info.n_ctx} · methods {methods} · Ctrl+C ends it")
+        at_once = f" · {slots} requests at once" if slots > 1 else ""
+        out.note(f"{info.pair} is ready · context {info.n_ctx}{at_once} · methods {methods} · Ctrl+C ends it")
 
     serve(recorded_worker(files, session, out), settings, on_listening=urls.append, on_ready=ready)
 
