@@ -343,4 +343,12 @@ def test_last_words_stop_at_the_fault_handler_and_skip_older_runs(tmp_path: Path
         assert last_words(log, 0) == ""
         with log.open("a") as stream:
             stream.write("\n")
+    log.write_text(
+        "CUDA error: out of memory\n"
+        f"{stamp} ERROR localspec.llama: graph_compute: x failed with error 1\n"
+        f"{stamp} ERROR localspec.llama: process_ubatch: failed to compute graph, compute status: 1\n"
+        f"{stamp} WARNING localspec.llama: decode: removing memory module entries\n"
+        f"{stamp} ERROR localspec.llama: llama_decode: failed to decode, ret = 2\n"
+    )
+    assert last_words(log, 0) == "CUDA error: out of memory", "a reply that was stopped explains no death"
     assert last_words(tmp_path / "absent", 0) == ""

@@ -18,6 +18,10 @@ MEANING = {
 }
 LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ (?P<level>[A-Z]+) [\w.]+: (?P<message>.*)")
+_STOPPED = re.compile(
+    r"failed with error 1$|compute status: 1$|removing memory module entries|failed to decode, ret = 2$"
+)
+"""What llama.cpp complains of when a decode is stopped at the user's wish; it explains no end."""
 TAIL_BYTES = 8192
 TAIL_LINES = 3
 LINE_CHARS = 200
@@ -55,6 +59,8 @@ def last_words(log: Path, since: int) -> str:
         logged = _LOGGED.match(line)
         if logged and logged["level"] in ("DEBUG", "INFO"):
             continue  # llama.cpp tells what it loads; only its complaints explain an end
+        if _STOPPED.search(line):
+            continue
         if stripped := (logged["message"] if logged else line).strip():
             lines.append(stripped[:LINE_CHARS])
     return " · ".join(lines[-TAIL_LINES:])
