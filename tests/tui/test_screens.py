@@ -21,7 +21,7 @@ from localspec.errors import UsageError
 from localspec.interfaces import SessionInfo
 from localspec.store import ChatStore, Turn
 from localspec.tui import why_no_screen
-from localspec.tui.actions import ACTIONS, BY_ID
+from localspec.tui.actions import ACTIONS, BY_ID, completions
 from localspec.tui.app import make_app
 from localspec.tui.controller import Wish
 from localspec.tui.picking.services import Picked
@@ -347,6 +347,14 @@ class TestSurroundings:
             assert "spec on" in text and "tok/s" in text and "Message (Enter sends" in text
             assert all(len(line) <= size[0] for line in text.split("\n"))
             assert "last minute" in text
+
+    async def test_completions_take_one_line_each_in_a_narrow_terminal(self, tmp_path: Path) -> None:
+        async with chatting(tmp_path, size=(60, 20)) as chat:
+            await chat.pilot.press("slash")
+            await chat.wait_text("/anyway")
+            shown = [line.split()[0] for line in chat.text().splitlines() if line.startswith(" /")]
+            assert shown == [f"/{action.slash}" for action in completions("/")[:5]]
+            assert "Load even though it does not seem…" in chat.text()
 
     async def test_resizing_while_a_reply_runs(self, tmp_path: Path) -> None:
         session = SteppedSession([words_as_events(" ".join(f"word{i}" for i in range(300)))])
