@@ -53,6 +53,12 @@ def _all_ids(length: int) -> Ids:
     return np.arange(length, dtype=np.int32)
 
 
+@functools.lru_cache(maxsize=4)
+def _firsts(width: int) -> NDArray[np.intp]:
+    """`[GROUP, 1]`: what is added to a group's number for each of its ids."""
+    return (np.arange(GROUP) * width)[:, None]
+
+
 def likeliest(row: Row, n: int) -> Likeliest:
     """All logits of a `[n_vocab]` row that reach a bound which at least `n` of them reach; all when n is 0.
 
@@ -69,15 +75,14 @@ def likeliest(row: Row, n: int) -> Likeliest:
         return Likeliest(_all_ids(length), row)
     if length < LARGE or n > width:
         return _reaching(row, 0, np.partition(row, length - n)[length - n])
-    groups = row[: width * GROUP].reshape(GROUP, width)
-    leaders = _leaders(groups, axis=0)
+    leaders = _leaders(row[: width * GROUP].reshape(GROUP, width), axis=0)
     ranked = leaders.copy()
     ranked.partition(width - n)
     bound = ranked[width - n]
-    leading = (leaders >= bound).nonzero()[0]
-    logits = groups.take(leading, axis=1)
-    which = (logits >= bound).nonzero()
-    found = Likeliest(which[0] * width + leading[which[1]], logits[which])
+    ids = (_firsts(width) + (leaders >= bound).nonzero()[0]).ravel()
+    logits = row.take(ids)
+    kept = (logits >= bound).nonzero()[0]
+    found = Likeliest(ids.take(kept), logits.take(kept))
     if width * GROUP == length:
         return found
     rest = _reaching(row[width * GROUP :], width * GROUP, bound)

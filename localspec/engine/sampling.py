@@ -148,13 +148,13 @@ class Sampler:
         found = likeliest(logits, top_k) if native.grammar is None else self._legal(logits, top_k)
         ids, kept = native.truncation.apply(native.room, found.ids, found.logits)
         order = ids.argsort()
-        p = kept[order].astype(np.float64)
-        top = p.max() if len(p) else np.nan
+        p = kept.take(order).astype(np.float64)
+        top = np.maximum.reduce(p) if len(p) else np.nan
         check_finite(float(top))
         p -= top
         np.exp(p, p)
         p /= np.add.reduce(p)
-        return Distribution(ids[order], p)
+        return Distribution(ids.take(order), p)
 
     def accept(self, id: int) -> None:
         if self._native.needs_history:
