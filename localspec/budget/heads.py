@@ -28,16 +28,17 @@ def reserve_mtp(
     g, index, size = b.graph, facts.n_layer, F32 * facts.n_embd * b.t
     layer = facts.layers[index]
     rows = g.op(size, "embeddings", b.input("tokens", I32 * b.t), device=HOST)
-    b.enter(index, placement.output)
+    own = placement.blocks[index]
+    b.enter(index, own)  # it ends in a norm of its own
     joined = g.op(2 * size, "joined", b.norm(rows), b.norm(b.input("hidden states", size)))
     residual = b.mm(joined, facts.n_embd, "joined projection")
     cur = mixer(b, index, layer, g.op(size, "attn norm", residual))
     middle = b.same("attn residual", cur, residual)
     cur = feed_forward(b, index, layer, g.op(size, "ffn norm", middle))
     cur = b.same("block out", cur, middle)
-    g.device = b.tail
     normed = b.norm(cur, "head norm")
     g.kept.add(normed)
+    g.device = own if own != HOST else placement.output
     rows = b.gather(normed)[0]
     g.kept.add(rows)
     g.device = placement.output
