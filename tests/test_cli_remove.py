@@ -72,6 +72,9 @@ class TestRemove:
         code, out, _ = run("models", "rm", "tiny-pair", "--keep-row", "--json")
         assert code == 0 and json.loads(out)["rows"] == [] and not list(models.rglob("*.gguf"))
         assert "[pairs.tiny-pair]" in (home / "config" / "models.toml").read_text()
+        rows = json.loads(run("pick-models", "--list", "--json", "--budget", "24GiB")[1])["pairs"]
+        kept = next(row for row in rows if row["name"] == "tiny-pair")
+        assert (kept["state"], kept["fit"]) == ("not downloaded", "fits"), "its headers are still known"
 
     def test_rm_leaves_files_that_were_not_downloaded(self, run: Any) -> None:
         code, _, err = run("models", "rm", "demo")

@@ -12,7 +12,7 @@ from localspec.catalog import Catalog, Pair, write_pin
 from localspec.download import Unit
 from localspec.engine.settings import LoadSettings
 from localspec.errors import UsageError
-from localspec.planning.facts import unit_of
+from localspec.planning.facts import FactsCache, remote_key, unit_of
 from localspec.planning.machine import Machine
 from localspec.planning.pairs import plan_pair
 from localspec.planning.remote import current, pin_of
@@ -94,6 +94,15 @@ def inspect(
     catalog.check_allowed(pair)
     found = order(pair)
     plan = plan_pair(found.pair, budget=budget, load=load, machine=machine, models_dir=models_dir)
+    _keep_facts(found)
     if plan.verdict is not None:
         plan.verdict.raise_if_refused()
     return found, plan
+
+
+def _keep_facts(found: Order) -> None:
+    """Let what was read of the files hold for their rows, too, which name no commit."""
+    cache = FactsCache()
+    for old, new in zip(found.wanted.files, found.pair.files, strict=True):
+        if new.repo and old != new and (facts := cache.get(remote_key(new))):
+            cache.put(remote_key(old), facts)
