@@ -3,7 +3,8 @@
 A trace holds, for every position of the target's own greedy text, how many of sixteen drafted tokens are
 right and how sure the drafter was. Any policy can be replayed on it without a model. The table compares the
 adaptive policy with the best fixed draft length, chosen with hindsight, and with a clairvoyant that knows
-what will be accepted. `--record DIR` makes new traces from the models on this machine.
+what will be accepted. `--record DIR` makes new traces: of the models on this machine, or with `--target` and
+`--draft` (whose target is the embedded model by default) of one pair.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from simulation.replay import (  # noqa: E402
     clairvoyant,
     play,
 )
-from simulation.traces import Trace, load_trace  # noqa: E402
+from simulation.traces import SUFFIX, Trace, load_trace  # noqa: E402
 
 from localspec.bench.chart import Bar, bar_chart  # noqa: E402
 from localspec.engine.policy import FixedPolicy  # noqa: E402
@@ -113,17 +114,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, default=TRACES, metavar="DIR")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record traces of this machine's models")
+    parser.add_argument(
+        "--target", type=Path, metavar="FILE", help="with --record: only this target's drafters"
+    )
+    parser.add_argument("--draft", type=Path, metavar="FILE", help="with --record: a drafter of the target")
     parser.add_argument("--threads", type=int, default=1, help="threads for recording")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also write a chart")
     options = parser.parse_args()
     if options.record is not None:
-        from simulation.recording import record_all
+        from simulation.recording import record_all, record_pair
 
         options.record.mkdir(parents=True, exist_ok=True)
-        record_all(options.record, options.threads)
+        if options.target or options.draft:
+            record_pair(options.record, options.target, options.draft, options.threads)
+        else:
+            record_all(options.record, options.threads)
         return 0
-    files = sorted(options.traces.glob("*.json"))
+    files = sorted(options.traces.glob(f"*{SUFFIX}"))
     if not files:
         raise SystemExit(f"error: no traces in {options.traces}\nhint: record some with --record DIR")
     rows = [compare(trace, profile) for trace in map(load_trace, files) for profile in PROFILES]

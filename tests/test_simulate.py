@@ -18,16 +18,17 @@ from simulation.replay import (  # noqa: E402
     acceptance_for,
     adaptive,
     best_fixed,
+    blind_trace,
     chance_trace,
     clairvoyant,
     counted,
     play,
 )
-from simulation.traces import Recorder, Trace, TracedReply, load_trace, save, traced  # noqa: E402
+from simulation.traces import SUFFIX, Recorder, Trace, TracedReply, load_trace, save, traced  # noqa: E402
 
 from localspec.engine.policy import FixedPolicy  # noqa: E402
 
-FILES = sorted(simulate_policy.TRACES.glob("*.json"))
+FILES = sorted(simulate_policy.TRACES.glob(f"*{SUFFIX}"))
 
 
 @cache
@@ -44,6 +45,15 @@ def test_the_policy_keeps_up_with_the_best_fixed_length(profile: Profile, name: 
     policy = adaptive(trace, profile)
     assert policy.rate >= simulate_policy.BAR * fixed.rate
     assert policy.rate <= clairvoyant(trace, profile) * 1.0001
+
+
+@pytest.mark.parametrize(("acceptance", "free"), [(0.15, False), (0.5, False), (0.9, False), (0.6, True)])
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_confidence_that_says_nothing_costs_nothing(profile: Profile, acceptance: float, free: bool) -> None:
+    """0.97 of the best fixed length also where the drafter's confidence is a random number."""
+    trace = blind_trace(acceptance, free=free)
+    fixed = max(play(trace, profile, FixedPolicy(k)).rate for k in (0, 1, 2, 3, 4, 5, 7, 11, 15))
+    assert adaptive(trace, profile).rate >= simulate_policy.BAR * fixed
 
 
 @pytest.mark.parametrize("name", [path.name for path in FILES])
@@ -102,8 +112,8 @@ def test_a_trace_survives_its_file(tmp_path: Path) -> None:
     reply = traced([5, 6, 7], 4, recorder)
     assert reply == TracedReply(4, (2, 0, 1), ((0.5, 0.25, 0.1), (), (0.99,)))
     trace = Trace("t", "ngram", True, "by hand", (reply,))
-    save(trace, tmp_path / "t.json")
-    assert load_trace(tmp_path / "t.json") == trace
+    save(trace, tmp_path / "t.json.gz")
+    assert load_trace(tmp_path / "t.json.gz") == trace
 
 
 def test_a_chart_has_a_bar_for_everything_compared() -> None:

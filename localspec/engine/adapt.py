@@ -18,10 +18,10 @@ from localspec.engine.policy import DraftRequest, Outcome, propose
 
 LEARNING = 60
 """Judged drafts of a drafter before a tuned length may give way to another one."""
-HOPE = 2.0
+HOPE = 2.5
 """A drafter gets the benefit of the doubt: it may draft where only that many standard errors more of
 acceptance than was seen would make it pay."""
-PATIENCE, DOUBT_SHARE = 8.0, 0.01
+PATIENCE, DOUBT_SHARE = 8.0, 0.0075
 """Tokens that such drafts may be expected to lose: at first, and per token of the replies."""
 PLAIN_BURST = 9
 """One-row rounds of a plain sample; the first is slow after a shape change and is discarded."""

@@ -52,8 +52,9 @@ class Profile:
         """Seconds of a decode of `rows` rows behind `n_past` cells."""
         return _seconds(self.rows, rows) * (1 + self.growth * n_past)
 
-    def draft_s(self, tokens: int, *, free: bool) -> float:
-        return self.free_draft_s if free else tokens * self.draft_token_s
+    def draft_s(self, tokens: int, *, free: bool, block: bool = False) -> float:
+        """Seconds of a proposal; a block of any length is taken to cost one pass of the draft model."""
+        return self.free_draft_s if free else self.draft_token_s * (1 if block and tokens else tokens)
 
     def undo_s(self, drafted: int, accepted: int, n_past: int) -> float:
         """What a round with drafts costs beside its decodes because the target cannot drop cells."""

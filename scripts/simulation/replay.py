@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from localspec.engine.adapt import AdaptivePolicy
-from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More
+from localspec.engine.drafters.base import Draft, DraftSampling, History, Ids, More, Tokens
 from localspec.engine.policy import DraftRequest, FixedPolicy, Outcome, Policy
 from simulation.profiles import Profile
 from simulation.traces import DEPTH, Trace, TracedReply
@@ -25,6 +25,7 @@ class TraceDrafter:
     name: str
     free: bool
     profile: Profile
+    block: bool = False
     reply: TracedReply = field(default_factory=lambda: TracedReply(0, (), ()))
     at: int = 0
     samples: bool = False
@@ -35,7 +36,7 @@ class TraceDrafter:
     def rewind(self, n: int) -> None: ...
     def reset(self) -> None: ...
     def begin(self, history: History) -> None: ...
-    def observe(self, tokens: Ids, start: int) -> None: ...
+    def observe(self, tokens: Tokens, start: int) -> None: ...
     def commit(self, history: History, accepted: int) -> None: ...
     def close(self) -> None: ...
 
@@ -46,7 +47,7 @@ class TraceDrafter:
                 break
             draft.tokens.append(_RIGHT if i < self.reply.right[self.at] else _WRONG)
             draft.confidences.append(confidence)
-        draft.draft_s = self.profile.draft_s(len(draft), free=self.free)
+        draft.draft_s = self.profile.draft_s(len(draft), free=self.free, block=self.block)
         return draft
 
 
@@ -77,7 +78,7 @@ def counted(trace: Trace) -> int:
 
 def play(trace: Trace, profile: Profile, policy: Policy) -> Played:
     """Decode every reply of the trace under `policy`."""
-    drafter = TraceDrafter(trace.drafter, trace.free, profile)
+    drafter = TraceDrafter(trace.drafter, trace.free, profile, trace.block)
     first, total = counted(trace), Played()
     for index, reply in enumerate(trace.replies):
         drafter.reply = reply
@@ -155,7 +156,7 @@ def _least_time(reply: TracedReply, trace: Trace, profile: Profile) -> float:
         least[at] = min(
             profile.verify_s(k + 1, n_past)
             + profile.overhead_s
-            + (profile.draft_s(k, free=trace.free) if k else 0.0)
+            + (profile.draft_s(k, free=trace.free, block=trace.block) if k else 0.0)
             + profile.undo_s(k, min(k, reply.right[at]), n_past)
             + least[at + min(k, reply.right[at]) + 1]
             for k in range(most + 1)
@@ -178,6 +179,29 @@ def chance_trace(acceptance: float, replies: int = 10, length: int = 400, seed: 
         for _ in range(replies)
     ]
     return Trace(f"chance {acceptance:.2f}", "draft", False, "random numbers", tuple(made))
+
+
+def blind_trace(
+    acceptance: float, *, free: bool, replies: int = 10, length: int = 300, seed: int = 1
+) -> Trace:
+    """A drafter of one acceptance whose confidence is a random number: it says nothing.
+
+    Whether a token is right belongs to the text, not to where a draft began, as with real drafters.
+    """
+    random_ = random.Random(seed)
+
+    def reply() -> TracedReply:
+        tokens = [(random_.random() < acceptance, round(random_.random(), 2)) for _ in range(length + DEPTH)]
+        right = [next((n for n in range(DEPTH) if not tokens[at + n][0]), DEPTH) for at in range(length)]
+        return TracedReply(
+            64,
+            tuple(min(n, length - at) for at, n in enumerate(right)),
+            tuple(tuple(c for _, c in tokens[at : at + DEPTH]) for at in range(length)),
+        )
+
+    drafter = "ngram" if free else "draft"
+    made = tuple(reply() for _ in range(replies))
+    return Trace(f"blind {drafter} {acceptance:.2f}", drafter, free, "random numbers", made)
 
 
 def acceptance_for(rate: float, k: int, profile: Profile) -> float | None:

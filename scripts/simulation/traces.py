@@ -6,6 +6,7 @@ min(k, right[p]) of them accepted, and the text goes on at p + accepted + 1.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from localspec.engine.policy import DraftRequest, Outcome, Policy
 from localspec.engine.settings import LoadSettings, Request
 from localspec.interfaces import PairFiles
 from localspec.session import Session
+from localspec.session.place import Place
 
 DEPTH = 16
 """Tokens drafted from each position."""
+BLOCKS = ("medusa", "dflash")
+SUFFIX = ".json.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Trace:
     @property
     def tokens(self) -> int:
         return sum(map(len, self.replies))
+
+    @property
+    def block(self) -> bool:
+        """All tokens of a draft come out of one pass."""
+        return self.drafter in BLOCKS
 
 
 def _on(position: int, confidence: float) -> bool:
@@ -94,7 +103,7 @@ class RecordingSession(Session):
 
     recorder: Recorder
 
-    def _policy(self, request: Request, drafters: list[Drafter]) -> Policy:
+    def _policy(self, request: Request, drafters: list[Drafter], place: Place) -> Policy:
         self.recorder = Recorder()
         return self.recorder
 
@@ -129,7 +138,7 @@ def traced(ids: Sequence[int], prompt_tokens: int, recorder: Recorder) -> Traced
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace as JSON, confidences in percent."""
+    """Write a trace as compressed JSON, confidences in percent."""
     replies = [
         {
             "prompt_tokens": reply.prompt_tokens,
@@ -139,12 +148,13 @@ def save(trace: Trace, path: Path) -> None:
         for reply in trace.replies
     ]
     head = {"name": trace.name, "drafter": trace.drafter, "free": trace.free, "source": trace.source}
-    path.write_text(json.dumps({**head, "replies": replies}, separators=(",", ":")) + "\n", encoding="utf-8")
+    text = json.dumps({**head, "replies": replies}, separators=(",", ":")) + "\n"
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def load_trace(path: Path) -> Trace:
     """Read what `save` wrote."""
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    data: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     replies = tuple(
         TracedReply(
             reply["prompt_tokens"],

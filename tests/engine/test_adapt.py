@@ -204,8 +204,8 @@ def test_free_rows_are_filled_and_dear_ones_are_not() -> None:
 
     def mean_k(table: dict[int, float]) -> float:
         drafter = Drafter("draft", PATTERNS["fair"], 0.6, 0.02 * table[1])
-        Run(adaptive(table), [drafter], table).play(1500)
-        return sum(drafter.proposed) / len(drafter.proposed)
+        run = Run(adaptive(table), [drafter], table).play(1500)
+        return sum(drafter.proposed) / len(run.rows)
 
     assert mean_k(GPU) > 1.5 * mean_k(CPU)
 
