@@ -203,9 +203,9 @@ class Session:
         if mine and isinstance(place.slot, SharedSequence):
             held = [pair.held[name] for name in mine]
 
-            def read(rows: int) -> None:
+            def read(total: int, first: int, rows: int) -> None:
                 for each in held:
-                    each.grab(rows)
+                    each.grab(total, first, rows)
 
             place.slot.read = read
 

@@ -121,6 +121,8 @@ class Context:
         self.n_rs_seq: int = api.llama_n_rs_seq(self.handle)
         self.most_outputs = max(settings.n_outputs_max, settings.n_seq_max)
         """Rows of one pass whose logits can be had."""
+        self.in_order = settings.kv_unified and not model.recurrent
+        """Whether up to `n_ubatch` rows of any sequences are computed in the order of the batch."""
         self.hidden_rows = False
         """Also return hidden states after the final norm, for decodes in which every row is an output."""
         self.hidden_on = False
@@ -192,7 +194,7 @@ class Context:
             np.concatenate([np.arange(-len(part.tokens), 0) >= -part.outputs for part in parts]),
         )
         if self.hidden_rows:
-            self._switch_hidden(False)
+            self._switch_hidden(outputs == len(ids))
         self.call(self._batch)
         return self.logits(outputs)
 

@@ -170,9 +170,10 @@ class HeldRows:
         self.width = width
         self._rows: Floats | None = None
 
-    def grab(self, n: int) -> None:
-        """Called in the pass, before the next one."""
-        self._rows = self._source(n)
+    def grab(self, total: int, first: int, n: int) -> None:
+        """Keep `n` rows from row `first` on of the pass of `total` rows that was just made."""
+        rows = self._source(total)
+        self._rows = None if rows is None else rows[first : first + n]
 
     def read(self, n: int) -> Floats:
         """`[n, width]` rows of the newest decode; None where its source had none."""

@@ -7,10 +7,10 @@ which waits until every running reply waits too, decodes all their rows together
     reply B     … judge ───────┤  one pass  ├─ judge …
     reply C    read 64 tokens ─┘            └─ read 64 …
 
-A reply that begins joins the next pass, one that ends is missing from it; nobody waits longer for another
-reply than a pass takes. A draft model's context is shared in the same way, and its passes go first, since
-they lead to rows of the target. Rows of different replies meet in the matrix products only: each belongs to
-a sequence of its own, with positions and cells of its own.
+A reply that begins joins the next pass, one that ends is missing from it; nobody waits much longer for
+another reply than a pass takes. A draft model's context is shared in the same way, and its passes go first,
+since they lead to rows of the target. Rows of different replies meet in the matrix products only: each
+belongs to a sequence of its own, with positions and cells of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ from localspec.errors import EngineError
 T = TypeVar("T")
 SHARED_CHUNK = 64
 """Prompt tokens of one reply per pass while others run: what a long prompt may delay them by."""
-LEAST_PATIENCE_S = 0.002
+LEAST_PATIENCE_S = 0.005
+"""How long others are awaited where passes are shorter: Python may take as long to change threads."""
+
+
+ReadPass = Callable[[int, int, int], None]
+"""(rows of the pass, first row of the sequence, its rows), called before the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,8 @@ class _Ask:
 
     context: Context
     part: Part
-    read: Callable[[int], None] | None
-    """Reads what only this decode leaves behind, hidden states; such rows get a pass of their own."""
+    read: ReadPass | None
+    """Reads what only this pass leaves behind, hidden states."""
     at: float
     done: threading.Event = field(default_factory=threading.Event)
     logits: Rows | None = None
@@ -122,9 +127,7 @@ class Passes:
         result: T = job.result
         return result
 
-    def decode(
-        self, context: Context, part: Part, read: Callable[[int], None] | None
-    ) -> tuple[Rows, PassFacts]:
+    def decode(self, context: Context, part: Part, read: ReadPass | None) -> tuple[Rows, PassFacts]:
         """Decode the rows of one sequence, together with what others ask for.
 
         Returns:
@@ -231,16 +234,10 @@ class Passes:
     def _group(self) -> list[_Ask]:
         """Those of the next pass, in the order in which they came; who does not fit stays in front."""
         lead = next((ask for ask in self._waiting if ask.context is not self._first), self._waiting[0])
-        context, group = lead.context, [lead]
-        if lead.read is None:
-            rows, outputs = len(lead.part.tokens), lead.part.outputs
-            for ask in self._waiting:
-                if ask is lead or ask.context is not context or ask.read is not None:
-                    continue
-                more, wanted = len(ask.part.tokens), ask.part.outputs
-                if rows + more <= context.n_batch and outputs + wanted <= context.most_outputs:
-                    group.append(ask)
-                    rows, outputs = rows + more, outputs + wanted
+        group = [lead]
+        for ask in self._waiting:
+            if ask is not lead and ask.context is lead.context and _fit_one_pass([*group, ask]):
+                group.append(ask)
         self._waiting = [ask for ask in self._waiting if ask not in group]
         self._decoding = group
         return group
@@ -269,14 +266,29 @@ class Passes:
                 # A copy: llama.cpp's buffer belongs to the next pass, which does not wait for the reply.
                 ask.logits = rows[at : at + ask.part.outputs].copy()
                 at += ask.part.outputs
+            first, total = 0, sum(len(ask.part.tokens) for ask in group)
+            for ask in group:
                 if ask.read is not None:
-                    ask.read(len(ask.part.tokens))
+                    ask.read(total, first, len(ask.part.tokens))
+                first += len(ask.part.tokens)
         seconds = time.perf_counter() - started
         if context is self._first:
             self._patience_s = max(LEAST_PATIENCE_S, seconds)
-        facts = PassFacts(len(group), sum(len(ask.part.tokens) for ask in group), at, seconds)
+        facts = PassFacts(len(group), total, at, seconds)
         for ask in group:
             ask.facts = facts
+
+
+def _fit_one_pass(group: list[_Ask]) -> bool:
+    """Whether these rows may be decoded together.
+
+    Hidden states come in the order in which rows are computed: that of the batch only where llama.cpp does
+    not part it.
+    """
+    context, rows = group[0].context, sum(len(ask.part.tokens) for ask in group)
+    if any(ask.read is not None for ask in group) and not (context.in_order and rows <= context.n_ubatch):
+        return False
+    return rows <= context.n_batch and sum(ask.part.outputs for ask in group) <= context.most_outputs
 
 
 class SharedSequence(Sequence):
@@ -288,8 +300,8 @@ class SharedSequence(Sequence):
         self.facts = PassFacts()
         self.other_rows = 0
         """Output rows that other sequences had in the pass of the newest decode."""
-        self.read: Callable[[int], None] | None = None
-        """Set while a drafter reads hidden states of this sequence; gets the number of rows."""
+        self.read: ReadPass | None = None
+        """Set while a drafter reads hidden states of this sequence."""
 
     @property
     def prefill_chunk(self) -> int:
@@ -298,9 +310,8 @@ class SharedSequence(Sequence):
 
     @property
     def most_rows(self) -> int:
-        """A fair share of the output rows, unless the pass is this sequence's own."""
-        sharing = 1 if self.read is not None else 1 + self._passes.others(self.seq_id)
-        return max(1, min(self.n_batch, self.context.most_outputs // sharing))
+        """A fair share of the output rows."""
+        return max(1, min(self.n_batch, self.context.most_outputs // (1 + self._passes.others(self.seq_id))))
 
     @property
     def sequences(self) -> int:
