@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import simulate_policy  # noqa: E402
+from simulation import recording  # noqa: E402
 from simulation.profiles import CLASSIC, PROFILES, Profile  # noqa: E402
 from simulation.replay import (  # noqa: E402
     Played,
@@ -27,6 +28,7 @@ from simulation.replay import (  # noqa: E402
 from simulation.traces import SUFFIX, Recorder, Trace, TracedReply, load_trace, save, traced  # noqa: E402
 
 from localspec.engine.policy import FixedPolicy  # noqa: E402
+from tests.kit.ggufs import syn  # noqa: E402
 
 FILES = sorted(simulate_policy.TRACES.glob(f"*{SUFFIX}"))
 
@@ -123,3 +125,19 @@ def test_a_chart_has_a_bar_for_everything_compared() -> None:
     ]
     svg = simulate_policy.chart(rows)
     assert svg.startswith("<svg") and svg.count("<title>") == 6 and "1 policy: 1.30" in svg
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa", "dflash"])
+def test_a_learned_drafter_of_any_pair_can_be_recorded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--record DIR --target FILE --draft FILE`: real confidences, and what the drafter really said."""
+    monkeypatch.setattr(recording, "TOKENS", 6)
+    monkeypatch.setattr(recording, "WORKLOADS", recording.WORKLOADS[:1])
+    (path,) = recording.record_pair(tmp_path, syn("syn-hyb-few"), syn(f"{kind}-few"), threads=1)
+    assert path.name == f"{kind}-{syn('syn-hyb-few').stem}.json.gz"
+    trace = load_trace(path)
+    assert (trace.drafter, trace.free, trace.block) == (kind, False, kind != "eagle3")
+    confidences = [c for reply in trace.replies for row in reply.confidences for c in row]
+    assert len({round(c, 2) for c in confidences} - {1.0}) > 0, "the rule asks how sure it is"
+    assert trace.tokens >= 3
