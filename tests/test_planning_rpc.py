@@ -165,9 +165,15 @@ def test_a_device_that_is_not_there(home: Path, machine: Machine, endpoint: str)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "assistant"])
-def test_a_head_apart_from_what_it_borrows_is_refused(endpoint: str, name: str) -> None:
+def test_a_head_apart_from_what_it_borrows_is_refused(
+    home: Path, endpoint: str, machine: Machine, name: str
+) -> None:
     """llama.cpp would end the process."""
     pair = files(name)
+    plan = plan_pair(pair, machine=machine, load=load(endpoint, {"draft_device": "none"}))
+    assert "cannot read the target's part on RPC0" in plan.notes[0]
+    assert not plan_pair(pair, machine=machine, load=load(endpoint, {"draft_device": "RPC0"})).notes
+    assert not plan_pair(files("draft"), machine=machine, load=load(endpoint, {"draft_device": "none"})).notes
     companions = [[c.kind, str(c.path)] for c in pair.companions]
     asked = [[str(pair.target), companions, asdict(load(endpoint, {"draft_device": "none"}))]]
     done = subprocess.run(

@@ -67,6 +67,14 @@ class DraftPlanInput:
     facts: ModelFacts | None = None
     """Facts of the companion file; None when the drafter is inside the target (MTP)."""
 
+    @property
+    def reads_target(self) -> bool:
+        """Whether a companion uses the target's cache (Gemma's assistant) or output matrix, where that is."""
+        if self.facts is None:
+            return False
+        borrows = self.kind in ("eagle3", "dflash") and not self.facts.own_output
+        return borrows or self.facts.architecture == ASSISTANT
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -171,8 +179,7 @@ def _draft_placement(pair: Question, draft: DraftPlanInput, gpu_layers: int) -> 
     if facts.architecture == ASSISTANT:
         windowed, everything = target.blocks[pair.target.n_layer - 2 :][:2]
         return replace(own, caches=tuple(windowed if la.windowed else everything for la in facts.layers))
-    borrows = draft.kind in ("eagle3", "dflash") and not facts.own_output
-    return replace(own, borrowed=target.output) if borrows else own
+    return replace(own, borrowed=target.output) if draft.reads_target else own
 
 
 def draft_footprint(pair: Question, gpu_layers: int, *, detail: bool = False) -> Footprint | None:

@@ -6,12 +6,12 @@ requests where a file is not here, the verdict on the draft, and the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from localspec.budget import Plan, explain
+from localspec.budget import Plan, PlanItem, explain
 from localspec.catalog import Catalog, Drafter, ModelFile, Pair, PairKind
 from localspec.engine.settings import KvType, LoadSettings
 from localspec.errors import LocalspecError, OutsideError, PermissionDeniedError
@@ -100,7 +100,26 @@ def plan_pair(
     real = plan.source == "header" and plan.state == "installed" and plan.compared_with in ("CPU", "GPU")
     if dry_run and real:
         plan = _with_dry_run(plan, pair_files(pair, look.models_dir), question.load, read.notes)
+    if not plan.simulated:
+        read.notes.extend(_out_of_reach(pair, known, plan.bytes, question.load.draft_device))
     return replace(plan, verdict=read.verdict(pair), notes=tuple(read.notes))
+
+
+def _out_of_reach(
+    pair: Pair, known: Mapping[str, Known], items: Sequence[PlanItem], device: str | None
+) -> Iterator[str]:
+    """Heads that the engine will refuse: their draft device cannot read what they borrow of the target."""
+    holders = {item.device for item in items if item.term in ("target weights", "target KV")} - {"CPU"}
+    if device is None or not holders - {device}:
+        return
+    for drafter in pair.drafters:
+        model = drafter.model
+        asked = input_of(drafter.kind, known[model.name].facts) if model else None
+        if model and asked and asked.reads_target:
+            yield (
+                f"the engine will refuse `{model.name}`: on the draft device `{device}` it cannot read the "
+                f"target's part on {', '.join(sorted(holders))}; leave `--draft-device` away"
+            )
 
 
 def _with_dry_run(plan: PairPlan, files: PairFiles, load: LoadSettings, notes: list[str]) -> PairPlan:
