@@ -16,7 +16,7 @@ from localspec.output import Output
 def command(asked: Asked, quick: bool, out: Output) -> int:
     """Race the embedded pair: the same prompts plain and speculative, interleaved.
 
-    `auto` chooses and pauses by itself; then each drafter of the pair runs alone at a fixed draft length of 4,
+    `auto` chooses and pauses by itself; then each drafter of the pair runs alone with drafts of 4 tokens,
     without pausing. With --method, only that one runs.
     """
     from localspec.cli.opening import opened
