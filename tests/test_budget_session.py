@@ -58,8 +58,8 @@ def test_planned_is_what_was_allocated(target: str, draft: str, kind: DraftKind,
     assert allocated(files, settings, dry=True) == real
     companion = None if draft == target and kind == "mtp" else facts_from_header(read_header(syn(draft)))
     asked = BudgetSettings(
-        n_ctx=settings.slots * (settings.n_ctx or 0), n_seq=settings.slots, kv=settings.kv, n_batch=settings.n_batch, n_ubatch=settings.n_ubatch,
-        k_max=settings.k_max,
+        n_ctx=settings.slots * (settings.n_ctx or 0), n_seq=settings.slots, kv=settings.kv,
+        n_batch=settings.n_batch, n_ubatch=settings.n_ubatch, k_max=settings.k_max,
     )  # fmt: skip
     found = plan(
         facts_from_header(read_header(syn(target))),
