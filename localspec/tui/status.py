@@ -56,7 +56,7 @@ def spec_state(info: SessionInfo | None, wish: SpeculationSettings) -> SpecState
     if info.off_reason:
         return SpecState("off", info.off_reason)
     if wish.method == "off":
-        return SpecState("off", "switched off with F3")
+        return SpecState("off", "switched off (F3 turns it on)")
     tuned = info.start_of(wish)
     if tuned is None:
         return SpecState("on")

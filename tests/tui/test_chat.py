@@ -467,7 +467,7 @@ class TestSpeculation:
         session = ScriptedSession([HELLO])
         async with chatting(tmp_path, lambda: session, size=(120, 30)) as chat:
             await chat.pilot.press("f3")
-            await chat.wait_text("spec off: switched off with F3")
+            await chat.wait_text("spec off: switched off (F3 turns it on)")
             await chat.ask("one")
             await chat.pilot.press("f3")
             await chat.wait_text("spec on")
