@@ -109,8 +109,10 @@ def choose(draft: Draft, row: NDArray[np.float32], more: More, sampling: DraftSa
     The rule sees q, never the draw: a drawn token that is dropped biases the output.
     """
     position = len(draft.tokens)
-    if sampling is None:
-        id, confidence = (best(row), 1.0) if more is always else best_guess(row)
+    if more is always and sampling is None:
+        id, confidence = best(row), 1.0
+    elif sampling is None:
+        id, confidence = best_guess(row)
         if not more(position, confidence):
             return None
     else:
