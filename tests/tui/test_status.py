@@ -114,7 +114,8 @@ def test_the_state_says_why_speculation_is_off() -> None:
     assert str(spec_state(INFO, auto)) == "spec on"
     broken = replace(INFO, off_reason="the draft file is truncated")
     assert str(spec_state(broken, auto)) == "spec off: the draft file is truncated"
-    assert str(spec_state(INFO, SpeculationSettings(method="off"))) == "spec off: switched off (F3 turns it on)"
+    off = spec_state(INFO, SpeculationSettings(method="off"))
+    assert str(off) == "spec off: switched off (F3 turns it on)"
 
 
 def test_notices_move_the_state() -> None:
