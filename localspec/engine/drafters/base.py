@@ -90,7 +90,7 @@ More = Callable[[int, float], bool]
 
 
 def always(position: int, confidence: float) -> bool:
-    """The `More` that never stops early; greedy drafters then work out no confidence, but say 1."""
+    """The `More` that never stops early; nobody then works out how sure a token is, and all of them say 1."""
     return True
 
 
@@ -108,21 +108,21 @@ def choose(draft: Draft, row: NDArray[np.float32], more: More, sampling: DraftSa
 
     The rule sees q, never the draw: a drawn token that is dropped biases the output.
     """
-    position = len(draft.tokens)
-    if more is always and sampling is None:
-        id, confidence = best(row), 1.0
-    elif sampling is None:
-        id, confidence = best_guess(row)
-        if not more(position, confidence):
-            return None
-    else:
+    confidence = 1.0
+    if sampling is not None and draft.q is not None:
         q = sampling.distribution(row)
-        id, confidence = q.best
-        if not more(position, confidence):
+        if more is not always:
+            _, confidence = q.best
+            if not more(len(draft.tokens), confidence):
+                return None
+        id = q.draw(sampling.uniform())
+        draft.q.append(q)
+    elif more is always:
+        id = best(row)
+    else:
+        id, confidence = best_guess(row)
+        if not more(len(draft.tokens), confidence):
             return None
-        if draft.q is not None:
-            id = q.draw(sampling.uniform())
-            draft.q.append(q)
     draft.tokens.append(id)
     draft.confidences.append(confidence)
     return id
