@@ -105,6 +105,12 @@ def test_every_method_gives_the_plain_text(session: Session, method: str) -> Non
         assert ids_of(events) == ids_of(plain)
 
 
+def test_what_is_off_is_not_called_paused(session: Session) -> None:
+    events = events_of(session, request(max_tokens=80, speculation=OFF))
+    assert not [e for e in events if isinstance(e, Notice)]
+    assert done(events).summary.paused_at_token is None
+
+
 def test_k_zero_is_plain_decoding(session: Session) -> None:
     events = events_of(session, request(speculation=SpeculationSettings(method="draft", k=0)))
     assert done(events).summary.drafted == 0

@@ -336,6 +336,8 @@ class AdaptivePolicy:
         self._shadow = None
 
     def _pause_or_resume(self, outcome: Outcome, seconds: float) -> list[Notice]:
+        if not self.arms:
+            return []  # nobody may draft: that is no pause
         if not outcome.confidences:
             return [self._paused_notice()] if self._pausing.plain(seconds) else []
         plain_s = len(outcome.committed) * self._plain_s(outcome.n_past)
