@@ -143,12 +143,29 @@ def test_death_in_a_reply_keeps_the_text_and_says_why(open_worker: Open, factory
     assert time.monotonic() - start < 1.5
     assert [event.text for event in events if isinstance(event, Token)] == ["one", " two"]
     last = events[-1]
+    assert not session.alive, "who hears of the death may restart at once"
     assert isinstance(last, Done) and last.reason == "error"
     assert last.error is not None and str(session.log) in last.error
     assert last.summary.completion_tokens == 2
     with pytest.raises(EngineError, match=sentence):
         session.reply(ASK)
-    assert not session.alive
+
+
+def test_a_session_with_slots_answers_as_many_at_once(open_worker: Open) -> None:
+    session = open_worker("words", LoadSettings(slots=3, threads=1))  # 0.1 s before each event
+    began = time.monotonic()
+    replies = [session.reply(ASK) for _ in range(3)]
+    one = next(replies[0])
+    replies[1].cancel()
+    found = [[one, *replies[0]], *(list(reply) for reply in replies[1:])]
+    alone = words_as_events("one two three four five six seven eight")
+    assert [events[-1].reason for events in found if isinstance(events[-1], Done)] == [
+        "stop",
+        "cancelled",
+        "stop",
+    ]
+    assert found[0] == found[2] == alone
+    assert time.monotonic() - began < 2 * 0.1 * len(alone), "they ran one after another"
 
 
 def test_a_dead_worker_can_be_restarted_with_other_settings(open_worker: Open) -> None:
