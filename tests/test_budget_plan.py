@@ -203,6 +203,19 @@ def test_sequences_share_or_multiply() -> None:
     split = plan(LLAMA_8B, DRAFT, BudgetSettings(n_ctx=8192, n_seq=4, unified=False), [CARD, HOST])
     kv = [found.on("24GB-card", "target KV") for found in (one, shared, split)]
     assert kv[0] == kv[1] == kv[2] == 8192 * 32 * 2 * 1024 * 2
+    assert (one.n_ctx, shared.n_ctx, split.n_ctx) == (8192, 2048, 2048), "of each sequence"
+
+
+def test_what_fits_is_said_per_sequence() -> None:
+    card = parse_budget("12GB-card")
+    one, four = (
+        plan(LLAMA_8B, None, BudgetSettings(n_ctx=n_seq * 65536, n_seq=n_seq), [card, HOST])
+        for n_seq in (1, 4)
+    )
+    assert 0 < four.largest_ctx < one.largest_ctx and four.largest_ctx % 256 == 0
+    (suggested,) = [s.value for s in four.suggestions if s.setting == "ctx"]
+    fits = BudgetSettings(n_ctx=4 * int(suggested), n_seq=4)
+    assert plan(LLAMA_8B, None, fits, [card, HOST]).fit in ("fits", "tight")
 
 
 def test_windows_cost_their_size_unless_full() -> None:

@@ -80,13 +80,13 @@ class Plan:
     items: tuple[PlanItem, ...]
     devices: tuple[DeviceUse, ...]
     n_ctx: int
-    """As llama.cpp will allocate it (padded)."""
+    """Of one sequence, as llama.cpp will allocate it (padded)."""
     kv: tuple[str, str]
     gpu_layers: int
     n_layers: int
     """Layers that could go to an accelerator, the output included."""
     largest_ctx: int
-    """Longest context that still loads with everything on the accelerators (on a CPU: in RAM); 0 = none."""
+    """Longest context per sequence that loads with everything on the accelerators (on a CPU: in RAM); 0 = none."""
     suggestions: tuple[Suggestion, ...]
     compared_with: str
     """`GPU`, `CPU` (available RAM) or `SIM`."""
@@ -122,12 +122,13 @@ def _suggestions(pair: Question, gpu_layers: int, largest: int, partial: int) ->
     n_layers = len(pair.target.layers) + 1
     if pair.target_on_gpu and gpu_layers < n_layers and spare() >= 0:
         return [Suggestion("gpu_layers", n_layers, f"all {n_layers} layers fit on the GPU")]
-    if MIN_CTX <= largest < settings.n_ctx:
+    n_ctx = settings.n_ctx // settings.n_seq
+    if MIN_CTX <= largest < n_ctx:
         found.append(Suggestion("ctx", largest, f"a context of {largest} tokens fits"))
     if settings.flash:
         for kv in (("q8_0", "q8_0"), ("q4_0", "q4_0")):
             if settings.kv == ("f16", "f16") and spare(kv=kv) >= 0:
-                found.append(Suggestion("kv", kv[0], f"a {kv[0]} KV cache fits at {settings.n_ctx} tokens"))
+                found.append(Suggestion("kv", kv[0], f"a {kv[0]} KV cache fits at {n_ctx} tokens"))
                 break
     if snapshots(pair.target, settings.k_max, settings.n_seq):
         k = largest_holding(1, settings.k_max, lambda n: spare(k_max=n))
@@ -188,7 +189,8 @@ def _unknown(pair: Question, missing: tuple[str, ...]) -> Plan:
     return Plan(
         fit="unknown", items=tuple(items),
         devices=_uses(pair, [needed if d is where else 0 for d in pair.devices]),
-        n_ctx=pair.settings.n_ctx, kv=pair.settings.kv, gpu_layers=0, n_layers=len(pair.target.layers) + 1,
+        n_ctx=pair.settings.n_ctx // pair.settings.n_seq, kv=pair.settings.kv,
+        gpu_layers=0, n_layers=len(pair.target.layers) + 1,
         largest_ctx=0, suggestions=(), compared_with=_compared(pair), estimated=True, missing=missing,
     )  # fmt: skip
 
@@ -277,12 +279,13 @@ def plan(
     largest = largest_context(pair, everything)
     chosen = target_footprint(pair, layers, detail=detail)
     companion = draft_footprint(pair, layers, detail=detail)
+    shape = ContextShape.of(settings.n_ctx, n_seq=settings.n_seq, unified=settings.unified)
     helpful = detail and fit in ("tight", "partial", "too big")
     return Plan(
         fit=fit,
         items=_items(pair, chosen, companion),
         devices=_uses(pair, totals(pair, layers)),
-        n_ctx=ContextShape.of(settings.n_ctx, n_seq=settings.n_seq, unified=settings.unified).n_ctx,
+        n_ctx=shape.n_ctx // settings.n_seq,
         kv=settings.kv,
         gpu_layers=layers,
         n_layers=n_layers,

@@ -299,11 +299,12 @@ def changed(pair: Question, **changes: object) -> Question:
 
 
 def largest_context(pair: Question, gpu_layers: int) -> int:
-    """Longest context, a multiple of 256 up to the trained length, that loads; 0 when none does."""
+    """Longest context per sequence, a multiple of 256 up to the trained length, that loads; 0 = none does."""
     most = (pair.target.n_ctx_train or 131_072) // STEP
     if most < 1:
         return 0
-    steps = largest_holding(1, most, lambda n: room(changed(pair, n_ctx=n * STEP), gpu_layers))
+    step = STEP * pair.settings.n_seq
+    steps = largest_holding(1, most, lambda n: room(changed(pair, n_ctx=n * step), gpu_layers))
     return max(steps, 0) * STEP
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.face import face
-from localspec.cli.options import PAIR, SPECULATION, Asked, SettingCommand, takes
+from localspec.cli.options import PAIR, SLOTS, SPECULATION, Asked, SettingCommand, takes
 from localspec.cli.planned import (
     MEMORY,
     budget_option,
@@ -37,7 +37,7 @@ FILES = tuple(option for option in PAIR if option.fills in ("pair.target", "pair
 @budget_option
 @click.option("--explain", is_flag=True, help="Print the arithmetic.")
 @click.option("--offline", is_flag=True, help="Ask the hub for nothing.")
-@takes(FILES, K, MEMORY)
+@takes(FILES, K, SLOTS, MEMORY)
 @face("Print one JSON object.")
 def command(
     pair: str | None, budget: str | None, explain: bool, offline: bool, asked: Asked, out: Output

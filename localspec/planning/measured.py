@@ -119,7 +119,7 @@ def with_measured(
     plan: PairPlan, files: PairFiles, load: LoadSettings, build: str, measurements: Measurements
 ) -> PairPlan:
     """The plan with what an earlier load of the same pair and settings really took, when there was one."""
-    wanted = sizes(placed(plan, load), load.n_ctx or plan.n_ctx // load.slots)
+    wanted = sizes(placed(plan, load), load.n_ctx or plan.n_ctx)
     for rows, _ in of_pair(KIND, plan, files, load, build, measurements):
         for row in rows:
             if _sizes_of(row) == wanted:
