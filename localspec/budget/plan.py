@@ -86,7 +86,7 @@ class Plan:
     n_layers: int
     """Layers that could go to an accelerator, the output included."""
     largest_ctx: int
-    """Longest context per sequence that loads with everything on the accelerators (on a CPU: in RAM); 0 = none."""
+    """Longest context per sequence that loads with all on the accelerators (on a CPU: in RAM); 0 = none."""
     suggestions: tuple[Suggestion, ...]
     compared_with: str
     """`GPU`, `CPU` (available RAM) or `SIM`."""
