@@ -30,7 +30,7 @@ class Medusa(nn.Module):
         facts: TargetFacts,
         unembedding: Floats,
         heads: int = 4,
-        blocks: int = 1,
+        blocks: int = 2,
     ) -> None:
         super().__init__()
         rows = torch.tensor(unembedding).to(torch.bfloat16)
