@@ -247,15 +247,23 @@ class Passes:
         try:
             self._pass(group)
         except Exception as error:  # noqa: BLE001 (raised again in the reply's thread)
-            if len(group) == 1:
-                group[0].error = error
-            else:
+            if len(group) > 1:
                 for ask in group:
-                    ask.context.remove(ask.part.seq_id, ask.part.start)
-                    self._together([ask])
+                    self._alone(ask)
                 return
+            group[0].error = error
         for ask in group:
             ask.done.set()
+
+    def _alone(self, ask: _Ask) -> None:
+        """Without what the pass that failed may have stored."""
+        try:
+            ask.context.remove(ask.part.seq_id, ask.part.start)
+        except EngineError as error:
+            ask.error = error
+            ask.done.set()
+        else:
+            self._together([ask])
 
     def _pass(self, group: list[_Ask]) -> None:
         context, started = group[0].context, time.perf_counter()
