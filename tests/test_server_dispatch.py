@@ -342,6 +342,36 @@ class TestSlots:
                 await drain(beside)
             assert text(await drain(dispatcher.submit(asking("hi"), "a")))
 
+    async def test_the_end_of_a_hanging_worker_starts_one_other(self) -> None:
+        """Engine threads notice the end while the one who ended it still waits for the process."""
+        clock, gate = TestTimeLimits.Clock(), threading.Event()
+
+        class Dying(Several):
+            restarts = 0
+            alive = True
+
+            def reply(self, request: Request) -> Any:
+                if text_of(request) == "hang":
+                    gate.wait(WAIT_S)
+                    raise EngineError("the session was restarted")
+                return Several.reply(self, request)
+
+            def restart(self) -> None:
+                self.restarts += 1
+                self.alive = False
+                gate.set()
+                time.sleep(0.2)
+                self.alive = True
+
+        session = Dying()
+        async with running(session, Limits(start_s=30), clock=clock) as dispatcher:
+            hanging = dispatcher.submit(asking("hang"), "a")
+            await until(lambda: hanging.started_at is not None)
+            clock.now = 31
+            await asyncio.to_thread(dispatcher.sweep)
+            assert text(await drain(dispatcher.submit(asking("hi"), "a")))
+        assert session.restarts == 1
+
 
 class TestTimeLimits:
     class Clock:

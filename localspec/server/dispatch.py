@@ -73,7 +73,7 @@ class Dispatcher:
         self._queue: FairQueue[Ticket] = FairQueue()
         self._running: list[Ticket] = []
         self._raising = threading.Lock()
-        """Held by the engine thread that brings the session up."""
+        """Held by whoever starts a dead session again."""
         self._closed = False
         self._health = Health("loading")
         self._info: SessionInfo | None = None
@@ -199,7 +199,9 @@ class Dispatcher:
         log.warning("%s; the worker is restarted", message)
         self._health = Health("restarting", message)
         self._metrics.restarted()
-        self._session.restart()
+        with self._raising:  # the engine threads notice the end and must not start another worker beside it
+            if ticket in self._running:
+                self._session.restart()
 
     # --- the engine threads ---
 
