@@ -203,6 +203,21 @@ def test_a_cancelled_reply_leaves_within_a_round_and_its_slot_is_clean() -> None
     session.close()
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_cancel_that_comes_too_late_leaves_the_next_reply_alone(slots: int) -> None:
+    first, second = (replace(asking(n, "off"), cache_key="same slot") for n in (1, 2))
+    session = opened(slots)
+    over = session.reply(first)
+    for _ in over:
+        pass
+    events: list[Event] = []
+    for event in session.reply(second):
+        events.append(event)
+        over.cancel()
+    session.close()
+    assert ids_of(events) == solo("syn", (), [second])[0]
+
+
 def test_a_consumer_that_stops_reading_holds_nobody_up() -> None:
     request = asking(4, "off", tokens=30)
     expected = solo("syn", (), [request])

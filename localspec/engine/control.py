@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 
 from localspec.engine.events import DoneReason
 
@@ -18,11 +19,18 @@ class Control:
         self.stop_reason: DoneReason | None = None
         self._on_cancel = on_cancel
         self._on_ended = on_ended
+        self._lock = RLock()
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self._on_cancel is not None:
-            self._on_cancel()
+        with self._lock:
+            if self._on_cancel is not None:
+                self._on_cancel()
+
+    def retire(self) -> None:
+        """The reply is over: a cancel that comes late must not stop the decodes of the next one."""
+        with self._lock:
+            self._on_cancel = None
 
     def acknowledge(self) -> None:
         """The loop saw the cancel; native calls that put the caches in order must run again."""

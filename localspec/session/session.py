@@ -185,9 +185,9 @@ class Session:
         return SessionReply(events, stream, control, pair.model.vocabulary.piece, opening, on_end)
 
     def _control(self, place: Place) -> Control:
-        """A cancel also stops the decode that runs, unless others share it."""
+        """A cancel also stops the decode that runs, unless others share it, and those that follow."""
         if isinstance(place.slot, SharedSequence):
-            return Control(place.slot.interrupt)
+            return Control(place.slot.interrupt, place.slot.resume)
         self._cancel_flag.clear()
         return Control(self._cancel_flag.set, self._cancel_flag.clear)
 
@@ -211,6 +211,8 @@ class Session:
 
     def _leave(self, pair: LoadedPair, place: Place) -> None:
         """The reply is over; the caller holds the lock."""
+        if place.control is not None:
+            place.control.retire()
         if isinstance(place.slot, SharedSequence):
             place.slot.leave()
         place.control = None

@@ -202,10 +202,31 @@ def test_only_a_pass_of_its_own_is_interrupted(replies: ThreadPoolExecutor) -> N
     context.during = interrupted
     ends(*(asks(replies, passes, context, part(i)) for i in range(2)))
     passes.leave(1)
+    passes.resume(0)
     with pytest.raises(DecodeAborted):
         ends(asks(replies, passes, context, part(0)))
     assert not flag.is_set, "the next pass runs"
     passes.close()
+
+
+def test_an_interrupted_sequence_waits_for_no_pass_and_gets_none_until_it_resumes(
+    passes: Passes, replies: ThreadPoolExecutor
+) -> None:
+    context = Recorder(cost_s=1.0)
+    passes.prefer(as_context(context))
+    other = asks(replies, passes, context, part(1))
+    while not context.passes:
+        time.sleep(0.001)
+    waits = asks(replies, passes, context, part(0))
+    passes.interrupt(0)
+    for ask in (waits, asks(replies, passes, context, part(0))):
+        with pytest.raises(DecodeAborted):
+            ends(ask)
+    assert not other.done() and context.passes == [[1]], "nobody else is disturbed"
+    passes.leave(1)
+    passes.resume(0)
+    ends(other, asks(replies, passes, context, part(0)))
+    assert context.passes == [[1], [0]]
 
 
 def test_calls_run_in_the_thread_of_the_passes_and_raise_there(passes: Passes) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from localspec.engine.backend.batch import Tokens
 from localspec.engine.backend.cancel import CancelFlag
-from localspec.engine.backend.context import Context, Part, Rows
+from localspec.engine.backend.context import Context, DecodeAborted, Part, Rows
 from localspec.engine.backend.rewind import rewinder_for
 from localspec.engine.backend.sequence import Sequence
 from localspec.errors import EngineError
@@ -98,6 +98,8 @@ class Passes:
         """Sequences whose replies run."""
         self._missed: set[int] = set()
         """Those of them that were too late for a pass; nobody waits for them until they ask again."""
+        self._stopped: set[int] = set()
+        """Those that were interrupted; nothing of them is decoded until they resume."""
         self._decoding: list[_Ask] = []
         self._cancel = cancel
         self._patience_s = LEAST_PATIENCE_S
@@ -134,6 +136,7 @@ class Passes:
             Logits `[part.outputs, n_vocab]`, a copy, and what the pass was.
 
         Raises:
+            DecodeAborted: the reply was interrupted.
             EngineError: llama.cpp refused these rows.
         """
         ask = _Ask(context, part, read, time.perf_counter())
@@ -142,6 +145,8 @@ class Passes:
         else:
             with self._changed:
                 self._check_open()
+                if part.seq_id in self._stopped:
+                    raise DecodeAborted
                 self._waiting.append(ask)
                 self._running.add(part.seq_id)
                 self._missed.discard(part.seq_id)
@@ -153,14 +158,28 @@ class Passes:
         return ask.logits, ask.facts
 
     def interrupt(self, seq_id: int) -> None:
-        """Stop the pass that runs now if all its rows are this sequence's; from any thread."""
+        """Decode nothing of this sequence until it resumes; from any thread.
+
+        A pass that runs now is stopped if all its rows are this sequence's.
+        """
         with self._changed:
+            self._stopped.add(seq_id)
+            for ask in [ask for ask in self._waiting if ask.part.seq_id == seq_id]:
+                self._waiting.remove(ask)
+                ask.error = DecodeAborted()
+                ask.done.set()
             if self._cancel is not None and [ask.part.seq_id for ask in self._decoding] == [seq_id]:
                 self._cancel.set()
+
+    def resume(self, seq_id: int) -> None:
+        """The reply saw that it was interrupted, and puts its caches in order."""
+        with self._changed:
+            self._stopped.discard(seq_id)
 
     def leave(self, seq_id: int) -> None:
         """The reply on this sequence is over."""
         with self._changed:
+            self._stopped.discard(seq_id)
             self._running.discard(seq_id)
             self._missed.discard(seq_id)
             self._changed.notify()
@@ -326,8 +345,12 @@ class SharedSequence(Sequence):
         return self.facts.sequences
 
     def interrupt(self) -> None:
-        """Stop the pass that runs now, unless it serves others, too."""
+        """Decode nothing more until `resume`; see `Passes.interrupt`."""
         self._passes.interrupt(self.seq_id)
+
+    def resume(self) -> None:
+        """The reply saw that it was interrupted."""
+        self._passes.resume(self.seq_id)
 
     def leave(self) -> None:
         """The reply on this sequence is over."""
