@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.acceptance import Acceptance, bucket_of
-from localspec.engine.costs import Average, DraftCosts, UndoCosts, VerifyCosts, round_costs
+from localspec.engine.costs import Average, DraftCosts, Rate, UndoCosts, VerifyCosts, round_costs
 from localspec.engine.drafters.base import Draft, Drafter
 from localspec.engine.events import Notice
 from localspec.engine.lengths import best_length, goes_on, surplus
@@ -91,6 +91,7 @@ class AdaptivePolicy:
         self._start = start
         self._resting = start is not None and start.method == "off"
         self._undo = UndoCosts()
+        # What a usual round reaches: rare long drafts, all accepted, must not price all the others out.
         self._tokens = Average(step=0.03)
         self._seconds = Average(step=0.03)
         self._committed = 0
@@ -101,8 +102,7 @@ class AdaptivePolicy:
         self._plain_at: list[int] = []
         self._burst = 0
         self._since_plain = 0
-        self._spec_tokens = Average(step=0.05)
-        self._spec_seconds = Average(step=0.05)
+        self._drafted = Rate(step=0.05)
         self._shadow: tuple[str, Draft] | None = None
 
     def begin(self) -> None:
@@ -309,8 +309,7 @@ class AdaptivePolicy:
                 self._since_plain = 0
             return
         self._since_plain += len(outcome.committed)
-        self._spec_tokens.add(float(len(outcome.committed)))
-        self._spec_seconds.add(seconds)
+        self._drafted.add(len(outcome.committed), seconds)
         arm = self.arms.setdefault(outcome.method, Arm())
         arm.behind = 0
         arm.costs.observe(
@@ -352,7 +351,7 @@ class AdaptivePolicy:
         return Notice("paused", "nothing here to copy from")
 
     def speedup(self) -> float | None:
-        if not self._plain_at or not self._spec_seconds.count:
+        if not self._plain_at or not self._drafted.count:
             return None
         newest = self._plain_at[-1]
         self._plain_at = [n for n in self._plain_at[-256:] if newest - n <= PLAIN_WINDOW]
@@ -362,6 +361,4 @@ class AdaptivePolicy:
 
     def _ratio(self, n_past: int) -> float:
         """Rate of drafted rounds / rate of plain ones as far as both are known, else 0."""
-        if not self._spec_seconds.count:
-            return 0.0
-        return self._spec_tokens.value / self._spec_seconds.value * self._plain_s(n_past)
+        return self._drafted.value * self._plain_s(n_past)

@@ -22,17 +22,47 @@ _SAME = 0.03
 
 @dataclass(slots=True)
 class Average:
-    """Exponentially decayed mean that starts as a plain mean."""
+    """Exponentially decayed mean of a measurement, that starts as a plain mean and cuts outliers."""
 
     value: float = 0.0
     count: int = 0
     step: float = _STEP
+    outlier: float = _OUTLIER
+    """Multiple of the mean that a new value is cut to; infinite for what no other process can disturb."""
 
     def add(self, x: float) -> None:
         if self.count and self.value > 0:
-            x = min(x, _OUTLIER * self.value)
+            x = min(x, self.outlier * self.value)
         self.count += 1
         self.value += max(self.step, 1.0 / self.count) * (x - self.value)
+
+
+@dataclass(slots=True)
+class Rate:
+    """Tokens and seconds of rounds, decayed alike: how fast they are together.
+
+    Tokens are never cut, or rare long drafts, all accepted, would hardly count. Seconds are, where a round
+    was far slower than its tokens usually are.
+    """
+
+    step: float
+    tokens: float = 0.0
+    seconds: float = 0.0
+    count: int = 0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        if self.tokens > 0 and self.seconds > 0:
+            usual = self.seconds / self.tokens * max(tokens, self.tokens)
+            seconds = min(seconds, _OUTLIER * usual)
+        self.count += 1
+        step = max(self.step, 1.0 / self.count)
+        self.tokens += step * (tokens - self.tokens)
+        self.seconds += step * (seconds - self.seconds)
+
+    @property
+    def value(self) -> float:
+        """Tokens per second; 0 before the first round."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ rejection with Σ min(p, q) (Leviathan et al. 2023).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,12 +26,17 @@ def overlap(p: Distribution, q: Distribution) -> float:
     return float(np.minimum(p.p, q.at(p.ids)).sum())
 
 
+def _chance() -> Average:
+    """Of exact values: one far above the mean is no outlier."""
+    return Average(step=0.01, outlier=math.inf)
+
+
 @dataclass(slots=True)
 class RuleChoice:
     """What a session learned about its drafters' sampled proposals; one per drafters and truncation."""
 
-    match: Average = field(default_factory=lambda: Average(step=0.01))
-    rejection: Average = field(default_factory=lambda: Average(step=0.01))
+    match: Average = field(default_factory=_chance)
+    rejection: Average = field(default_factory=_chance)
     requests: int = 0
 
     def observe(self, p: Distribution, q: Distribution) -> None:

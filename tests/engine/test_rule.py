@@ -41,6 +41,17 @@ def test_a_flat_draft_of_a_sharp_target_prefers_match_and_looks_again() -> None:
     assert chosen.count(True) == 2, "match, but for a look now and then"
 
 
+def test_one_unlikely_guess_does_not_weigh_on_all_later_ones() -> None:
+    """p of the drafter's best id is near 0 once, then 0.9: no outlier, as a time would be."""
+    draft, target = of(t1=0.6, t2=0.4), of(t1=0.9, t2=0.1)
+    choice = RuleChoice()
+    choice.observe(of(t1=1e-6, t2=1.0 - 1e-6), draft)
+    for _ in range(ENOUGH - 1):
+        choice.observe(target, draft)
+    assert choice.match.value == pytest.approx(0.9 * (ENOUGH - 1) / ENOUGH, rel=1e-3)
+    assert not choice.rejection_next(), "matching accepts 0.87 of its drafts, rejection 0.69"
+
+
 def test_the_loop_tells_what_it_judged() -> None:
     sampling = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     with Bench().with_draft_model("syn-near") as bench:
