@@ -31,7 +31,7 @@ class Health:
     off: dict[str, str] = field(default_factory=dict)
     """Method → why it is off for this conversation."""
     fault: DraftFaultError | None = None
-    """Seen, and not yet answered."""
+    """Seen, and not yet answered; the drafter stays spoiled when another conversation begins."""
     _conversation: str | None = None
 
     def begin(self, conversation: str | None, *, continued: bool) -> None:
@@ -45,7 +45,6 @@ class Health:
         if not same:
             self.reset.clear()
             self.off.clear()
-            self.fault = None
         self._conversation = conversation
 
     def failed(self, fault: DraftFaultError) -> Notice:

@@ -199,7 +199,7 @@ class Loop:
         """Rounds until the reply ends; returns why it ended."""
         started = self._clock.busy()
         while True:
-            if self._health.fault is not None:
+            if self._health.fault is not None and self._policy.adapts:
                 self._recover(self._health.fault, history)
             assert self._target.n_past == len(history) - 1, "the cache must lack exactly the newest token"
             if self._control.cancelled:
@@ -402,10 +402,10 @@ class Loop:
 
     def _recover(self, fault: DraftFaultError, history: History) -> None:
         """Reset a spoiled drafter and rebuild it from the text so far; after a second fault do without it."""
-        self._health.fault = None
         drafter = next((d for d in self._drafters if d.name == fault.method), None)
         if drafter is None:
-            return
+            return  # it does not draft here: a later reply's to answer
+        self._health.fault = None
         notice = self._health.failed(fault)
         self._notices.append(notice)
         self._alarms.forget(fault.method)

@@ -139,6 +139,20 @@ def test_an_alarm_at_the_end_of_a_reply_is_answered_in_the_next(bench: Bench) ->
     )  # fmt: skip
 
 
+def test_a_fault_waits_for_a_reply_that_its_drafter_has_a_part_in(bench: Bench) -> None:
+    """Other methods, a fixed length and a new conversation leave it open: the drafter is still spoiled."""
+    drafter = Spoiled(plain("syn", tuple(PROMPT), 100), bench.context.n_vocab, 0, cures=1)
+    bench.health.begin("chat-1", continued=False)
+    bench.health.fault = DraftFaultError("draft", "was spoiled by a test")
+    assert kinds(bench.reply(PROMPT, max_tokens=4).events) == [], "nobody drafts"
+    adaptive, bench.policy = bench.policy, None
+    assert kinds(bench.with_drafter(drafter).reply(PROMPT, k=2, max_tokens=4).events) == []
+    bench.policy = adaptive
+    bench.health.begin("chat-2", continued=False)
+    assert kinds(bench.reply(PROMPT, max_tokens=4).events) == ["reset"] and drafter.resets == 1
+    assert kinds(bench.reply(PROMPT, max_tokens=4).events) == []
+
+
 def nan_rows(method: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
     """A method whose rows are NaN as long as `times` holds something."""
 
