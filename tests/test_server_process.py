@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -273,6 +274,29 @@ class TestDeath:
                 assert "data: [DONE]" in list(lines), "a running reply may finish"
             server.process.wait(10)
             assert time.monotonic() - began < 6
+
+    @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+    def test_replies_that_are_too_long_for_the_end_are_told_of_it(
+        self, signals: list[signal.Signals]
+    ) -> None:
+        """After the time that running replies have, or at once when Ctrl+C is pressed again."""
+        long = {"messages": user("!slow !say" + 6000 * " word")}
+        with served() as server:
+            url, timeout = server.url + CHAT, httpx2.Timeout(30)
+            with ThreadPoolExecutor() as pool:
+                whole = [pool.submit(httpx2.post, url, json=long, timeout=timeout) for _ in range(2)]
+                assert settles(lambda: metric(server, "localspec_queue_length") == 1)
+                began = time.monotonic()
+                for each in signals:
+                    server.process.send_signal(each)
+                    time.sleep(0.3)
+                for reply in whole:
+                    assert reply.result().status_code == 503
+                    assert reply.result().json()["error"]["message"] == "the server is stopping"
+            server.process.wait(10)
+            assert time.monotonic() - began < (9 if signals == [signal.SIGTERM] else 5)
+            assert server.process.stdout is not None
+            assert "ASGI" not in server.process.stdout.read()
 
 
 def _lives(pid: int) -> bool:

@@ -96,13 +96,13 @@ class Dispatcher:
                 self._threads[-1].start()
 
     def close(self) -> None:
-        """Fail what waits, end the session and the threads. Idempotent; may take a second or two."""
+        """Fail what waits or runs, end the session and the threads. Idempotent; may take a second or two."""
         with self._lock:
             self._closed = True
-            waiting = self._queue.items()
+            open_tickets = [*self._queue.items(), *self._running]
             self._queue = FairQueue()
             self._lock.notify_all()
-        for ticket in waiting:
+        for ticket in open_tickets:
             ticket.deliver(NotReadyError("the server is stopping"))
         self._session.close()
         for thread in self._threads:

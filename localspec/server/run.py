@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import uvicorn
@@ -20,7 +21,9 @@ from localspec.server.settings import ServerSettings
 KEEP_ALIVE_S = 30
 """How long a connection may rest between two requests."""
 SHUTDOWN_S = 5
-"""How long running replies may go on after the first Ctrl+C."""
+"""How long running replies may go on after the first Ctrl+C; after a second one not at all."""
+LAST_WORDS_S = 3
+"""How long the session then has to end, and the clients to hear of it."""
 KERNEL_BACKLOG = 1024
 """Connections the kernel holds while the event loop is busy."""
 
@@ -63,11 +66,11 @@ def serve(
         server_header=False,
         backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_graceful_shutdown=SHUTDOWN_S + LAST_WORDS_S,
         # The proxy in front may say who the client is only when the operator made it the only way in.
         proxy_headers=False,
     )
-    server = _Server(config, listener, lambda: on_listening(base_url(listener)))
+    server = _Server(config, listener, dispatcher, lambda: on_listening(base_url(listener)))
     failure: list[LocalspecError] = []
 
     def await_load() -> None:
@@ -89,19 +92,42 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and lets the kernel hold more connections than the loop accepts at once."""
+    """Tells when it listens, and lets the kernel hold more connections than the loop accepts at once.
+
+    At the end replies that still run get an error of their protocol, where uvicorn would cut them off.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, on_listening: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        dispatcher: Dispatcher,
+        on_listening: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._listener = listener
+        self._dispatcher = dispatcher
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._listener.listen(KERNEL_BACKLOG)
         self._on_listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_replies())
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn waited for nobody
+            await ending
+            if tasks := list(self.server_state.tasks):
+                await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+        ending.cancel()
+
+    async def _end_replies(self) -> None:
+        until = time.monotonic() + SHUTDOWN_S
+        while time.monotonic() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(self._dispatcher.close)
 
 
 def base_url(listener: socket.socket) -> str:
