@@ -49,6 +49,8 @@ class _RoundState:
     verify_s: float = 0.0
     started: float = 0.0
     ended: float = 0.0
+    rebuilt_s: float = 0.0
+    """Spent on a spoiled drafter: the reply's time, and no price of rounds."""
 
 
 class Loop:
@@ -199,8 +201,10 @@ class Loop:
         """Rounds until the reply ends; returns why it ended."""
         started = self._clock.busy()
         while True:
+            rebuilt_s = 0.0
             if self._health.fault is not None and self._policy.adapts:
                 self._recover(self._health.fault, history)
+                rebuilt_s = self._clock.busy() - started
             assert self._target.n_past == len(history) - 1, "the cache must lack exactly the newest token"
             if self._control.cancelled:
                 return "cancelled"
@@ -208,7 +212,7 @@ class Loop:
                 return "context"
             if self._options.max_tokens is not None and self._left() <= 0:
                 return "length"
-            state = _RoundState(base=self._target.n_past, started=started)
+            state = _RoundState(base=self._target.n_past, started=started, rebuilt_s=rebuilt_s)
             reason: DoneReason | None = None
             try:
                 self._draft(state, history)
@@ -359,7 +363,7 @@ class Loop:
         )  # fmt: skip
         if state.committed:
             self.stats.observe(event)
-            self._notices += self._learn(state, draft, draft_s, other_s, complete)
+            self._notices += self._learn(state, draft, draft_s, other_s - state.rebuilt_s, complete)
             self._notices += self._alarm(state, history)
         return event
 

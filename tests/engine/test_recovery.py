@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -151,6 +152,25 @@ def test_a_fault_waits_for_a_reply_that_its_drafter_has_a_part_in(bench: Bench) 
     bench.health.begin("chat-2", continued=False)
     assert kinds(bench.reply(PROMPT, max_tokens=4).events) == ["reset"] and drafter.resets == 1
     assert kinds(bench.reply(PROMPT, max_tokens=4).events) == []
+
+
+def test_rebuilding_takes_the_replys_time_but_is_no_price_of_a_round(bench: Bench) -> None:
+    class Slow(TableDrafter):
+        def reset(self) -> None:
+            time.sleep(0.3)
+
+    class Watching(FreeRows):
+        dearest = 0.0
+
+        def observe(self, outcome: Outcome) -> list[Notice]:
+            self.dearest = max(self.dearest, outcome.other_s)
+            return super().observe(outcome)
+
+    bench.policy = policy = Watching()
+    bench.with_drafter(Slow(len(PROMPT), (), lambda _, id: id))
+    bench.health.fault = DraftFaultError("draft", "was spoiled by a test")
+    result = bench.reply(PROMPT, max_tokens=4)
+    assert result.rounds[0].other_s > 0.3 > policy.dearest
 
 
 def nan_rows(method: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
