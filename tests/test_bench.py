@@ -211,6 +211,26 @@ class TestTune:
         assert found is not None and replace(found, found_at=setting.found_at) == setting
         assert tuned_of_load(FILES, replace(session.info, build="another")) is None
 
+    def test_the_search_keeps_to_the_kinds_of_work_asked_for(self) -> None:
+        told: list[str] = []
+        session = self.session({"off": 10, "auto": 12, "ngram": 11, "draft": 14})
+        edit = Plan(GREEDY, workloads=("edit",)).chosen
+        tuned = tune(session, GREEDY, 32, 3, told.append, edit)
+        assert [result.workload.name for result in tuned.results] == ["edit"]
+        assert told and all(label.startswith("edit ") for label in told)
+
+    def test_the_command_tunes_on_what_it_is_told_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[Workload] = []
+
+        def found(*args: Any) -> Tuned:
+            asked.extend(args[-1])
+            return Tuned(SpeculationSettings(method="off"), Spread(1, 1, 1), ())
+
+        monkeypatch.setattr("localspec.bench.tune", found)
+        out = Output.decide(None, None, {}, quiet=True)
+        assert run_bench(ScriptedSession([]), FILES, Plan(GREEDY, workloads=("chat",), tune=True), out) == 0
+        assert [workload.name for workload in asked] == ["chat"]
+
     def test_plain_wins_where_nothing_pays(self) -> None:
         tuned = tune(self.session({"off": 20, "auto": 12, "ngram": 11, "draft": 10}), GREEDY, 32, 3)
         assert tuned.speculation.method == "off" and tuned.speedup.median == 1.0

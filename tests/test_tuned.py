@@ -182,6 +182,7 @@ def test_commands_show_it_and_forget_it(
     assert cli.run([*plan, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tuned"]["k"] == 3
     assert cli.run(["bench", *pair, "--forget", "--tune"]) == 2
+    assert cli.run(["bench", *pair, "--tune", "--reference", "x {prompt}"]) == 2
     capsys.readouterr()
     assert cli.run(["bench", *pair, "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"pair": "syn", "forgotten": 1}

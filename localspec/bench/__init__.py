@@ -16,7 +16,7 @@ from localspec.engine.settings import Request
 from localspec.errors import LocalspecError, UsageError
 from localspec.interfaces import PairFiles, SessionLike, TunedSetting
 from localspec.output import Output
-from localspec.workloads import WORKLOADS
+from localspec.workloads import WORKLOADS, Workload
 
 MAX_TOKENS = 128
 
@@ -34,6 +34,10 @@ class Plan:
     reference: str | None = None
     tune: bool = False
     svg: Path | None = None
+
+    @property
+    def chosen(self) -> tuple[Workload, ...]:
+        return tuple(w for w in WORKLOADS if not self.workloads or w.name in self.workloads)
 
 
 def run_bench(session: SessionLike, files: PairFiles, plan: Plan, out: Output) -> int:
@@ -55,7 +59,7 @@ def run_bench(session: SessionLike, files: PairFiles, plan: Plan, out: Output) -
 
         stored = None
         if plan.tune:
-            tuned = tune(session, plan.request, plan.max_tokens, plan.repeats, tell)
+            tuned = tune(session, plan.request, plan.max_tokens, plan.repeats, tell, plan.chosen)
             results, stored = tuned.results, keep(files, session.info, tuned)
         else:
             results = tuple(_measure(session, plan, tell))
@@ -103,5 +107,4 @@ def _measure(session: SessionLike, plan: Plan, tell: Callable[[str], None]) -> l
     racers = contestants(session, plan.request)
     if plan.reference is not None:
         racers.append(reference(plan.reference))
-    chosen = [w for w in WORKLOADS if not plan.workloads or w.name in plan.workloads]
-    return [race(workload, racers, plan.repeats, plan.max_tokens, tell) for workload in chosen]
+    return [race(workload, racers, plan.repeats, plan.max_tokens, tell) for workload in plan.chosen]

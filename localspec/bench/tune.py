@@ -57,20 +57,21 @@ def tune(
     max_tokens: int,
     repeats: int,
     tell: Callable[[str], None] = lambda label: None,
+    workloads: Sequence[Workload] = WORKLOADS,
 ) -> Tuned:
-    """Search, then race the finalists on every workload."""
+    """Search, then race the finalists on every one of the workloads."""
     plain = Speculating(session, replace(request, speculation=SpeculationSettings(method="off")))
     left: list[Contestant] = [
         Speculating(session, replace(request, speculation=speculation))
         for speculation in candidates(session.info, request.speculation.method)
     ]
-    short = [Workload(w.name, w.prompts[:1]) for w in WORKLOADS]
+    short = [Workload(w.name, w.prompts[:1]) for w in workloads]
     while len(left) > FINALISTS:
         results = [race(w, [plain, *left], 1, max(16, max_tokens // 2), tell) for w in short]
         order = sorted(range(len(left)), key=lambda i: -_mean_speedup(results, i + 1).median)
         left = [left[i] for i in order[: max(FINALISTS, len(left) // 2)]]
     repeats = max(repeats, MIN_REPEATS)
-    final = tuple(race(w, [plain, *left], repeats, max_tokens, tell) for w in WORKLOADS)
+    final = tuple(race(w, [plain, *left], repeats, max_tokens, tell) for w in workloads)
     speedups = [_mean_speedup(final, i + 1) for i in range(len(left))]
     best = max(range(len(left)), key=lambda i: speedups[i].median)
     winner = left[best]

@@ -56,6 +56,8 @@ def command(
     files = resolve(pair, asked.target, asked.draft, default=asked.config.default_pair)
     if forget and tune:
         raise UsageError("`--forget` and `--tune` exclude each other", hint="give one of them")
+    if tune and reference is not None:
+        raise UsageError("`--tune` compares no reference", hint="tune first, then give `--reference` alone")
     if forget:
         return run_forget(files, out)
     request = asked.request()
