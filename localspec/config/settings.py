@@ -88,7 +88,11 @@ _LISTED = [
         ("tensor_split", shares, "share of the model per GPU"),
         ("n_cpu_moe", whole(0), "first blocks whose expert tensors stay in host memory"),
         ("rpc", endpoints, "ggml RPC servers whose devices join"),
-        ("slots", whole(1, 256), "requests answered at once, each with a context and cache of its own"),
+        (
+            "slots",
+            whole(1, 256),
+            "requests answered at once, each with a context and cache of its own; a head drafts for one",
+        ),
         ("k_max", whole(1, K_LIMIT), "longest draft of a round unless a request fixes a larger k"),
     ),
     *_all(
