@@ -85,7 +85,7 @@ def test_auto_starts_from_the_winner_and_says_so(files: PairFiles) -> None:
     with Opened(files) as opened:
         assert opened.drafted(AUTO) == [("draft", 3)] * 4
         (told,) = opened.told
-        assert "draft k=3: 1.42× (1.30–1.55), tuned 20" in told and "`--no-tuned` ignores it" in told
+        assert "draft k=3: 1.42× (1.30–1.55), tuned 20" in told and "unless `--no-tuned`" in told
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,8 @@ def test_commands_show_it_and_forget_it(
     plan = ["plan", *pair, "--ctx", "512"]
     store(files, DRAFT_3)
     assert cli.run(chat) == 0
-    assert "`auto` starts from draft k=3: 1.42×" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "stored draft k=3: 1.42×" in told and "unless `--no-tuned`" in told
     assert cli.run([*chat, "--json"]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[0])
     assert (record["starts_from"]["method"], record["starts_from"]["k"]) == ("draft", 3)
@@ -181,6 +182,10 @@ def test_commands_show_it_and_forget_it(
     assert "auto      starts from draft k=3: 1.42×" in capsys.readouterr().out
     assert cli.run([*plan, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tuned"]["k"] == 3
+    bench = ["bench", *pair, "--ctx", "512", "--threads", "1", "--max-tokens", "16", "--workload", "edit"]
+    for options, started in (((), True), (("--no-tuned",), False), (("--method", "ngram"), False)):
+        assert cli.run([*bench, *options, "--json"]) == 0
+        assert ("starts_from" in json.loads(capsys.readouterr().out)) is started
     assert cli.run(["bench", *pair, "--forget", "--tune"]) == 2
     assert cli.run(["bench", *pair, "--tune", "--reference", "x {prompt}"]) == 2
     capsys.readouterr()

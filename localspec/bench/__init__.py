@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from localspec.bench.race import MIN_REPEATS, Result, race
 from localspec.bench.reference import reference
 from localspec.bench.report import chart_of, human_report, report_of
 from localspec.bench.tune import flags, forget, keep, tune
-from localspec.engine.settings import Request
+from localspec.engine.settings import Request, SpeculationSettings
 from localspec.errors import LocalspecError, UsageError
-from localspec.interfaces import PairFiles, SessionLike, TunedSetting
+from localspec.interfaces import PairFiles, SessionInfo, SessionLike, TunedSetting
 from localspec.output import Output
 from localspec.workloads import WORKLOADS, Workload
 
@@ -72,9 +72,9 @@ def run_bench(session: SessionLike, files: PairFiles, plan: Plan, out: Output) -
             f"\n\nbest here: {flags(stored)}, {stored.speedup:.2f}× ({low:.2f}–{high:.2f}); stored, and "
             "`auto` starts from it"
         )
-    elif session.info.tuned is not None:
-        report["starts_from"] = tuned_record(session.info.tuned)
-        human += f"\n\n`auto` started from {session.info.tuned.text}"
+    elif (start := _start(session.info, plan.request.speculation)) is not None:
+        report["starts_from"] = tuned_record(start)
+        human += f"\n\n`auto` started from {start.text}"
     if plan.svg is not None:
         try:
             plan.svg.write_text(chart_of(report), encoding="utf-8")
@@ -82,6 +82,11 @@ def run_bench(session: SessionLike, files: PairFiles, plan: Plan, out: Output) -
             raise LocalspecError(f"cannot write `{plan.svg}`: {error.strerror}") from error
     out.report(report, human)
     return 0
+
+
+def _start(info: SessionInfo, asked: SpeculationSettings) -> TunedSetting | None:
+    """What the lane of `auto` started from, where there is one; `off` races all methods, too."""
+    return info.start_of(replace(asked, method="auto") if asked.method == "off" else asked)
 
 
 def tuned_record(setting: TunedSetting) -> dict[str, Any]:

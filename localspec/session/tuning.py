@@ -28,8 +28,8 @@ def with_tuned(files: PairFiles, info: SessionInfo, notify: Notify) -> SessionIn
     notify(
         Notice(
             "info",
-            f"`auto` starts from {tuned.text} by `localspec bench --tune`; `--method` or `--k` override it, "
-            "`--no-tuned` ignores it",
+            f"`localspec bench --tune` stored {tuned.text}; `auto` starts from it unless `--no-tuned`, "
+            "`--method` or `--k` is given",
         )
     )
     return replace(info, tuned=tuned)
