@@ -221,13 +221,15 @@ class TestAnswering:
         contents = [r["response"]["body"]["choices"][0]["message"]["content"] for r in read(tmp_path / "out")]
         assert contents == [solo(text) for text in texts]
 
-    def test_requests_that_ran_beside_a_deadly_one_are_asked_again(self, tmp_path: Path) -> None:
+    def test_requests_that_ran_beside_a_deadly_one_are_asked_again(self) -> None:
         texts = ["!slow a", "!slow b", "!abort", *(f"!slow {n}" for n in range(6))]
         items = items_of(*(line(str(n), text) for n, text in enumerate(texts)))
+        told: list[str] = []
         with toy_worker(slots=4) as session:
-            into(tmp_path / "out", items, by(session))
-        statuses = [r["response"]["status_code"] for r in read(tmp_path / "out")]
+            results = {r.item.custom_id: r for r in answers(session, items, Request(), told.append)}
+        statuses = [results[item.custom_id].status for item in items]
         assert statuses == [500 if text == "!abort" else 200 for text in texts]
+        assert len(told) == 1 and "SIGABRT" in told[0] and "asked again, one at a time" in told[0]
 
 
 @given(order=st.permutations(range(12)))

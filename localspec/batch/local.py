@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Protocol
@@ -34,11 +34,19 @@ class RestartableSession(SessionLike, Protocol):
     def restart(self) -> None: ...
 
 
-def answers(session: RestartableSession, items: list[Item], base: Request) -> Iterator[Result]:
+def answers(
+    session: RestartableSession,
+    items: list[Item],
+    base: Request,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[Result]:
     """The result of each item as it is there, as many asked at once as the session has slots.
 
     A request that kills the model process costs only itself: those that ran beside it are asked again, one
     at a time, which also shows who it was.
+
+    Args:
+        tell: gets a sentence for people when that happens, since no result may show it.
 
     Raises:
         EngineError: the process dies again and again.
@@ -50,6 +58,8 @@ def answers(session: RestartableSession, items: list[Item], base: Request) -> It
         alone = bool(suspects) or session.info.effective.slots == 1
         for item, result in _until_death(session, suspects or waiting, ground, alone=alone):
             if not (alone or result.ok or session.alive):
+                if not suspects:
+                    tell(f"{_reason(result)}; what ran then is asked again, one at a time")
                 suspects.append(item)
                 continue
             deaths = deaths + 1 if alone and not session.alive else 0

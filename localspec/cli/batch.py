@@ -151,7 +151,7 @@ def _by_pair(pair: str | None, asked: Asked, out: Output) -> tuple[Opening, dict
             recording = recorded_worker(files, session, out)
 
             def answer(items: list[Item], take: Callable[[Result], None]) -> None:
-                for result in answers(recording, items, base):
+                for result in answers(recording, items, base, out.warn):
                     take(result)
 
             yield answer
