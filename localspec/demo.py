@@ -167,7 +167,7 @@ def _watch(progress: Progress, label: str) -> Callable[[Event], None]:
         nonlocal tokens, seconds
         if isinstance(event, Round):
             tokens += event.committed
-            seconds += event.draft_s + event.verify_s + event.other_s
+            seconds += event.wall_s
             if seconds > 0:
                 progress.update(label=f"{label}: {tokens} tokens · {tokens / seconds:.1f} tok/s")
 
@@ -214,6 +214,7 @@ def _workload_report(c: Comparison) -> dict[str, Any]:
         "logit_gap": c.evidence,
         "paused": counts.paused_at_token is not None,
         "paused_at_token": counts.paused_at_token,
+        "paused_reason": next((n.reason for n in c.spec[-1].notices if n.kind == "paused"), None),
         "notices": [notice.reason for notice in c.spec[-1].notices],
     }
 
@@ -277,6 +278,6 @@ def verdict(row: dict[str, Any]) -> str:
         tail = row["speedup_after_64"]
         text = f"{name}: {speed:.2f}× of plain decoding, {tail:.2f}× after the first {TAIL} tokens"
     if row["paused_at_token"] is not None:
-        text += f"; speculation paused itself after {row['paused_at_token']} tokens ({row['notices'][0]})"
+        text += f"; speculation paused itself after {row['paused_at_token']} tokens ({row['paused_reason']})"
     same = "same text" if row["text_equal"] else row["logit_gap"]
     return f"{text}; {same}"

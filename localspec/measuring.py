@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,10 +33,13 @@ class Run:
         return self.summary
 
     def tps(self, first: int = 0) -> float:
-        """Decode rate in tokens per second over tokens `first`… to the end."""
+        """Decode rate in tokens per second from the round that begins at token `first` or behind it."""
         if len(self.token_s) <= first:
             return 0.0
-        before = self.token_s[first - 1] if first else 0.0
+        before = 0.0
+        if first:
+            before = self.token_s[first - 1]
+            first = bisect_right(self.token_s, before, first)  # the rest of its round took no more time
         seconds = self.token_s[-1] - before
         return (len(self.token_s) - first) / seconds if seconds > 0 else 0.0
 
@@ -55,7 +59,7 @@ def run(session: SessionLike, request: Request, watch: Callable[[Event], None] |
             result.text += event.text
             result.tops.append(event.top)
         elif isinstance(event, Round):
-            elapsed += event.draft_s + event.verify_s + event.other_s
+            elapsed += event.wall_s
             result.token_s += [elapsed] * event.committed
         elif isinstance(event, Notice):
             result.notices.append(event)

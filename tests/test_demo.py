@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from localspec.demo import (
     WORKLOADS,
+    Comparison,
     DemoWorkload,
     compare,
     human_report,
@@ -18,11 +20,14 @@ from localspec.demo import (
     verdict,
     winner,
 )
+from localspec.engine.events import Notice
 from localspec.engine.settings import LoadSettings, Method, SpeculationSettings
 from localspec.interfaces import Companion, PairFiles
+from localspec.measuring import Run
 from localspec.output import Output
 from localspec.session import Session, open_session
 from tests.kit.ggufs import syn
+from tests.kit.scripted import INFO, summary
 
 EXACT = LoadSettings(n_ctx=512, threads=1, kv=("f32", "f32"), draft_kv=("f32", "f32"), flash_attn="off")
 
@@ -63,7 +68,7 @@ def test_the_verdict_is_in_words() -> None:
         "text_equal": True,
         "logit_gap": None,
         "paused_at_token": 32,
-        "notices": ["slower than plain here (0.80×)"],
+        "paused_reason": "slower than plain here (0.80×)",
     }
     assert verdict(row) == (
         "story: as fast as plain decoding (0.99×); speculation paused itself after 32 tokens "
@@ -71,6 +76,24 @@ def test_the_verdict_is_in_words() -> None:
     )
     assert "1.40× faster" in verdict({**row, "speedup": 1.4, "paused_at_token": None})
     assert "0.90× of plain decoding" in verdict({**row, "speedup": 0.9})
+
+
+def test_the_reason_of_a_pause_is_its_own_notice() -> None:
+    """Others may come first: of a reset, or of an alarm."""
+    told = [Notice("reset", "it starts over"), Notice("paused", "slower than plain here (0.80×)")]
+    counts = replace(summary(4), paused_at_token=32)
+    one = Run(ids=[1, 2, 3, 4], token_s=[1.0, 2.0, 3.0, 4.0], summary=counts, notices=told)
+    report = report_of(INFO, [Comparison(WORKLOADS[0], "auto", (one,), (one,), None)])
+    assert "after 32 tokens (slower than plain here (0.80×))" in verdict(report["workloads"][0])
+
+
+def test_a_rate_from_a_token_on_counts_whole_rounds() -> None:
+    """Two tokens in one second, six in the next, two in the last: the time of six is not that of three."""
+    one = Run(token_s=[1.0] * 2 + [2.0] * 6 + [3.0] * 2)
+    assert one.tps() == pytest.approx(10 / 3)
+    assert one.tps(2) == pytest.approx(8 / 2)
+    assert one.tps(5) == one.tps(8) == pytest.approx(2.0)
+    assert one.tps(9) == one.tps(10) == one.tps(11) == 0.0
 
 
 def test_the_winner_is_named_with_its_cost() -> None:
