@@ -406,3 +406,17 @@ def test_a_cancelled_load_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="cancelled"):
         load_pair(pair(), EXACT, lambda _: None, flag)
     assert time.perf_counter() - started < 2.0
+
+
+def test_what_a_rule_learned_holds_for_its_truncation_only(session: Session) -> None:
+    """Whether drafts are matched or rejected depends on what truncation leaves of both models."""
+    base = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    others = [
+        dataclasses.replace(base, min_p=0.2),
+        dataclasses.replace(base, typical_p=0.5),
+        dataclasses.replace(base, top_k=5),
+    ]
+    for sampling in (base, *others, base):
+        events_of(session, request(sampling=sampling, max_tokens=4))
+    (place,) = session._places.values()
+    assert sorted(rule.requests for rule in place.rules.values()) == [1, 1, 1, 2]

@@ -269,9 +269,10 @@ class Session:
         return rule == "rejection"
 
     def _rule(self, request: Request, drafters: list[Drafter], place: Place) -> RuleChoice:
-        """What was learned of these drafters under this truncation."""
+        """What was learned of these drafters under this truncation and temperature."""
         sampling = request.sampling
-        key = (tuple(d.name for d in drafters), sampling.temperature, sampling.top_k, sampling.top_p)
+        truncation = (sampling.top_k, sampling.typical_p, sampling.top_p, sampling.min_p)
+        key = (tuple(d.name for d in drafters), sampling.temperature, *truncation)
         return place.rules.setdefault(key, RuleChoice())
 
     def _draft_sampler(self, settings: SamplingSettings, seed: int, place: Place) -> Sampler:
