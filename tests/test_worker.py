@@ -20,6 +20,7 @@ from localspec.errors import DoesNotFitError, EngineError, PromptTooLongError
 from localspec.interfaces import PairFiles
 from localspec.worker import WorkerSession
 from localspec.worker.obituary import describe_exit, last_words
+from localspec.worker.process import WorkerProcess
 from tests.kit.scripted import words_as_events
 
 FILES = PairFiles("demo", Path("target.gguf"))
@@ -106,6 +107,20 @@ def test_cancel_ends_a_slow_reply_and_the_session_lives_on(open_worker: Open) ->
     assert time.monotonic() - start < 1.0
     last = list(session.reply(ASK))[-1]
     assert isinstance(last, Done) and last.reason == "stop"
+
+
+def test_a_cancel_after_the_end_never_reaches_the_child(
+    open_worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers give every place up, also those of replies that have ended."""
+    session = open_worker("words")
+    reply = session.reply(ASK)
+    assert isinstance(list(reply)[-1], Done)
+    sent: list[object] = []
+    monkeypatch.setattr(WorkerProcess, "send", lambda self, message: sent.append(message))
+    reply.cancel()
+    monkeypatch.undo()
+    assert sent == []
 
 
 def test_a_closed_reply_is_dropped_and_the_next_one_starts(open_worker: Open) -> None:

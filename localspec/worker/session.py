@@ -169,8 +169,11 @@ class WorkerReply:
         return event
 
     def cancel(self) -> None:
-        """Ask for the end from any thread; events that are under way still arrive."""
-        if self._cancelled_at is None:
+        """Ask for the end from any thread; events that are under way still arrive.
+
+        Nothing happens after the last event: the child would note for ever that this number is cancelled.
+        """
+        if self._cancelled_at is None and not self._ended:
             self._cancelled_at = time.monotonic()
             self._life.process.send(protocol.Cancel(self.number))
             self._inbox.put(None)  # wakes the consumer, so that it watches the grace period
