@@ -48,12 +48,13 @@ def reply(session: Session) -> tuple[int, int]:
     return done.summary.tested, done.summary.accepted  # type: ignore[union-attr]
 
 
-def test_sessions_add_to_the_history_of_their_pair_whatever_the_build() -> None:
+def test_sessions_add_to_the_history_of_their_pair_whatever_the_build_and_threads() -> None:
     session = open_session(FILES, EXACT)
     info, one = session.info, reply(session)
     session.close()
     assert expected_acceptance(FILES, info) == {"draft": one}
-    remember_acceptance(FILES, replace(info, build="an older one"), {"draft": (4000, 3900)})
+    older = replace(info, build="an older one", effective=replace(info.effective, threads=7))
+    remember_acceptance(FILES, older, {"draft": (4000, 3900)})
     other = replace(info, effective=replace(info.effective, draft_kv=("q8_0", "q8_0")))
     remember_acceptance(FILES, other, {"draft": (9, 9)})
     assert expected_acceptance(FILES, info) == {"draft": (one[0] + 4000, one[1] + 3900)}

@@ -1,7 +1,7 @@
 """What share of its drafts a pair's drafter had accepted on earlier days, so that a drop is noticed.
 
 A regression of llama.cpp or of ours shows as drafts that are suddenly refused, never as an error. So what is
-expected comes from all builds, while files, device and cache types are the same.
+expected comes from all builds and numbers of threads, while files, device and cache types are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def remember_acceptance(files: PairFiles, info: SessionInfo, counts: Counts) -> 
 
 
 def expected_acceptance(files: PairFiles, info: SessionInfo) -> Counts:
-    """What sessions of the same pair saw, with this build of llama.cpp and with others.
+    """What sessions of the same pair saw, with any build of llama.cpp and number of threads.
 
     Raises:
         LocalspecError: a file has gone, or the database cannot be read.
@@ -57,7 +57,7 @@ def expected_acceptance(files: PairFiles, info: SessionInfo) -> Counts:
         mine = configuration(files, info)
         found: dict[str, tuple[int, int]] = {}
         for key, record, _ in measurements.items(KIND):
-            if replace(key, build=mine.build) == mine:
+            if replace(key, build=mine.build, threads=mine.threads) == mine:
                 for method, (tested, accepted) in record.items():
                     before = found.get(method, (0, 0))
                     found[method] = (before[0] + round(tested), before[1] + round(accepted))
