@@ -52,7 +52,7 @@ def test_a_draft_that_reads_wrong_positions_is_noticed() -> None:
     def shifted(self: Context, tokens, start, seq_id, outputs):  # type: ignore[no-untyped-def]
         if self.settings.n_outputs_max > 1:
             return run_rows(self, tokens, start, seq_id, outputs)
-        return run_rows(self, (tokens + 1) % self.n_vocab, start, seq_id, outputs)
+        return run_rows(self, [(token + 1) % self.n_vocab for token in tokens], start, seq_id, outputs)
 
     with patched(Context, "run", shifted):
         assert failed(run()) == {"self"}

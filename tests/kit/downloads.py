@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import close_session
 
 from localspec.download import Event, Notice, Policy, RemoteFile, Unit, installed, pull
 from localspec.errors import LocalspecError, OutsideError
@@ -26,6 +27,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         for name, value in fake.environment(tmp_path / "hf").items():
             monkeypatch.setenv(name, value)
         yield fake
+    # A kept connection of the client could meet the next server that is given this one's port.
+    close_session()
 
 
 @pytest.fixture

@@ -354,10 +354,10 @@ class TestSurroundings:
         async def work() -> None:
             async with picking(home, monkeypatch, size=size) as picker:
                 await picker.see("target weights")  # the detail
+                await picker.wait(lambda: picker.text().count("● fits") >= 5, "rows")
                 text = picker.text()
                 assert all(len(line) <= size[0] for line in text.split("\n"))
                 assert "24GB-card" in text and "● fits" in text and "GiB" in text
-                assert text.count("● fits") >= 5, "rows"
                 if size[0] >= 80:
                     assert "state" in text and "tok/s" in text and "filter" in text
                 if size[0] >= 120:
