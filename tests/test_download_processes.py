@@ -100,7 +100,7 @@ def test_of_two_processes_one_waits_and_says_for_whom(
     """Known fault 98: two writers corrupt one partial."""
     data = gguf(6_000_000)
     fake.push("o/r", {"a.gguf": data})
-    fake.rate_bps = 3e6
+    fake.rate_bps = 1e6  # slow enough that the first is still at it when the second has started
     first = start()
     fake.wait_sent(100_000)
     second = start()
@@ -112,20 +112,30 @@ def test_of_two_processes_one_waits_and_says_for_whom(
     assert fake.sent() == len(data), "fetched once"
 
 
+def wait_for_bytes(models: Path, timeout_s: float = 30.0) -> None:
+    """Return once a part of a download is on disk."""
+    end = time.monotonic() + timeout_s
+    while not any(part.stat().st_size for part in models.rglob("*.part")):
+        assert time.monotonic() < end, "nothing was written"
+        time.sleep(0.01)
+
+
 def test_the_waiting_process_takes_over_from_a_killed_one(
     fake: FakeHub, start: Callable[[], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     data = gguf(6_000_000)
     fake.push("o/r", {"a.gguf": data})
-    fake.rate_bps = 3e6
+    fake.rate_bps = 5e5  # slow enough that the first is still at it when the second has started
     first = start()
     fake.wait_sent(100_000)
     second = start()
     assert second.stdout is not None
     for line in second.stdout:
         if line.startswith("Waiting"):
+            wait_for_bytes(tmp_path / "models")
             first.kill()
             break
+    fake.rate_bps = None
     rest = second.communicate(timeout=60)[0]
     assert second.returncode == 0 and "Finished" in rest
     assert (tmp_path / "models/o/r/a.gguf").read_bytes() == data
