@@ -1,8 +1,8 @@
 """Questions that the target itself makes up, to be answered like the written prompts.
 
 Given the start of a user's turn and nothing else, an instruction-tuned model writes what users ask it
-("Magpie", Xu et al. 2024). They range wider than any list of templates, and a head that learned from
-templates alone is far better on them than on what users type.
+("Magpie", Xu et al. 2024). They range wider than a list of templates, and a head that learned from
+templates alone is better on unseen prompts of theirs than on held-out ones.
 """
 
 from __future__ import annotations

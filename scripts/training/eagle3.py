@@ -71,7 +71,7 @@ class Eagle3(nn.Module):
     def start_from(self, features: Floats, output_norm: Floats, layer: Mapping[str, Floats]) -> None:
         """Start as the target seen through its late layer: that state, the layer behind it, the last norm.
 
-        Random starts take ten times the data to get as far, and learn the training texts by heart instead.
+        A start that reads the state out as the target does has nothing to learn first of how it is read.
 
         Args:
             features: `[n, 3 · width]` of replies; every dimension is scaled by its own size, because a few
