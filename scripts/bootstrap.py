@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from machine import BACKENDS, Build, SetupError, check_tools, choose_backend, probe, wheel_key
+from machine import (
+    BACKENDS,
+    Build,
+    SetupError,
+    check_tools,
+    choose_backend,
+    compiler_flags,
+    probe,
+    wheel_key,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED_BYTES = 3_000_000_000
@@ -35,6 +45,17 @@ from localspec.engine.backend.library import build_description
 names = [device.name for device in devices()]
 print(json.dumps({"build": build_description(), "rpc": supports_rpc(), "devices": names}))
 """
+TRY_LIBRARY = """
+import numpy as np
+from localspec.catalog import demo_target_path
+from localspec.engine.backend import Context, ContextSettings, load_model
+path = demo_target_path()
+if path:
+    context = Context(load_model(path), ContextSettings(n_ctx=256, n_outputs_max=5, threads=1))
+    rows = context.run(np.arange(100, 105, dtype=np.int32), 0, 0, 5)
+    assert np.isfinite(rows).all(), "its logits are no numbers"
+"""
+"""Decodes a few rows of the demo weights: a kernel built for the wrong CPU shows here and not in a reply."""
 DEVICE_NAMES = {"cuda": "CUDA", "vulkan": "Vulkan", "metal": ("MTL", "Metal"), "rocm": "ROCm", "cpu": "CPU"}
 """What the names of a backend's devices start with."""
 
@@ -193,6 +214,8 @@ def get_wheel(python: Path, build: Build, wheels: Path) -> Path:
     log = wheels / f"{build.key}.log"
     with tempfile.TemporaryDirectory(dir=wheels, prefix="building-") as scratch:
         env = {**os.environ, "CMAKE_ARGS": " ".join(build.flags)}
+        for language in ("CFLAGS", "CXXFLAGS"):
+            env[language] = " ".join([env.get(language, ""), *build.compiler_flags]).strip()
         if build.prebuilt:
             what = "the download"
             say(f"setup: fetching {name} from {build.prebuilt}")
@@ -240,7 +263,22 @@ def check_library(python: Path, backend: str, prebuilt: str | None) -> str:
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         raise SetupError(f"the installed llama.cpp does not load: {last}", "scripts/setup --rebuild")
+    judge_trial(subprocess.run([python, "-c", TRY_LIBRARY], capture_output=True, text=True))
     return judge_library(json.loads(answer.stdout.splitlines()[-1]), backend, prebuilt)
+
+
+def judge_trial(trial: subprocess.CompletedProcess[str]) -> None:
+    """
+    Raises:
+        SetupError: `TRY_LIBRARY` failed or was killed.
+    """
+    if trial.returncode:
+        last = (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]
+        why = signal.Signals(-trial.returncode).name if trial.returncode < 0 else last
+        raise SetupError(
+            f"the installed llama.cpp loads but cannot decode: {why}",
+            "CMAKE_ARGS=-DGGML_NATIVE=OFF scripts/setup --rebuild builds without this CPU's special kernels",
+        )
 
 
 def judge_library(facts: Mapping[str, Any], backend: str, prebuilt: str | None) -> str:
@@ -307,8 +345,9 @@ def plan_build(args: argparse.Namespace, before: Stamp | None) -> Build:
     say(f"setup: backend {choice.backend} ({choice.why})")
     version = pinned("llama-cpp-python")
     flags = choice.flags + tuple(os.environ.get("CMAKE_ARGS", "").split())
-    key = wheel_key(version, choice.backend, flags, machine.cpu, prebuilt)
-    return Build(version, choice.backend, flags, machine, prebuilt, key)
+    extra = compiler_flags(machine)
+    key = wheel_key(version, choice.backend, flags + extra, machine.cpu, prebuilt)
+    return Build(version, choice.backend, flags, machine, prebuilt, extra, key)
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:

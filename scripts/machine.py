@@ -65,6 +65,7 @@ class Build:
     machine: Machine
     prebuilt: str | None
     """Wheel index to take it from instead of building."""
+    compiler_flags: tuple[str, ...]
     key: str
     """Folder of the wheel: another version, flag or CPU is another folder."""
 
@@ -185,6 +186,16 @@ def backend_flags(backend: str, machine: Machine) -> tuple[str, ...]:
     if backend == "cuda" and machine.nvcc:
         flags += (f"-DCMAKE_CUDA_COMPILER={machine.nvcc}",)
     return ALWAYS + flags
+
+
+def compiler_flags(machine: Machine) -> tuple[str, ...]:
+    """For C and C++, besides what CMake chooses.
+
+    llama.cpp's AMX kernels die of SIGSEGV when GCC built them: the header of GCC 12 declares 8 of the 64
+    bytes that `_tile_loadconfig` reads, so the optimizer drops the stores to the others. With the macro gone
+    they are not compiled. For the few rows of a verification they were not faster than AVX-512.
+    """
+    return ("-U__AMX_INT8__",) if "amx_int8" in machine.cpu.split() else ()
 
 
 def wheel_key(version: str, backend: str, flags: tuple[str, ...], cpu: str, prebuilt: str | None) -> str:

@@ -40,7 +40,7 @@ GPU1:
 
 
 def build_of(facts: Machine, backend: str = "cpu", prebuilt: str | None = None) -> Build:
-    return Build("0.3.36", backend, (), facts, prebuilt, "0.3.36-cpu-abc")
+    return Build("0.3.36", backend, (), facts, prebuilt, (), "0.3.36-cpu-abc")
 
 
 def fake_tool(folder: Path, name: str, body: str) -> None:
@@ -202,6 +202,29 @@ class TestLibrary:
         assert "without RPC" in bootstrap.judge_library(facts, "cuda", "https://x")
         with pytest.raises(SetupError, match="without RPC"):
             bootstrap.judge_library(facts, "cuda", None)
+
+    @posix_only
+    def test_one_that_dies_while_decoding_is_refused(self) -> None:
+        """Seen with GCC 12 on a CPU with AMX: SIGSEGV in the first pass of several rows."""
+        for died, why in (
+            ("os.kill(os.getpid(), 11)", "SIGSEGV"),
+            ("raise ValueError('no numbers')", "no numbers"),
+        ):
+            trial = subprocess.run(
+                [sys.executable, "-c", f"import os; {died}"], capture_output=True, text=True
+            )
+            with pytest.raises(SetupError, match=f"cannot decode: .*{why}") as stop:
+                bootstrap.judge_trial(trial)
+            assert "GGML_NATIVE=OFF scripts/setup --rebuild" in str(stop.value)
+
+    def test_the_trial_decodes_here(self) -> None:
+        bootstrap.judge_trial(
+            subprocess.run([sys.executable, "-c", bootstrap.TRY_LIBRARY], capture_output=True, text=True)
+        )
+
+    def test_amx_kernels_are_left_out(self) -> None:
+        assert machine.compiler_flags(replace(BARE, cpu="amx_int8 amx_tile avx2")) == ("-U__AMX_INT8__",)
+        assert machine.compiler_flags(replace(BARE, cpu="avx2 avx512f")) == ()
 
 
 class TestStamp:
