@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from localspec.catalog import demo_target_path
-from localspec.errors import EngineError
+from localspec.errors import EngineError, ModelFileError
 from localspec.output import Output
 from localspec.selftest import write
 from localspec.workloads import Workload
@@ -183,8 +184,24 @@ class TestKinds:
         result = evaluate(target, kind, file, QUIET, workloads=SOME, max_tokens=MAX_NEW, threads=1)[-1]  # type: ignore[arg-type]
         assert result.tally.accepted > 5
         assert result.tally.per_round == pytest.approx(run.best, abs=0.08)
+        self.goes_on(kind, replace(lesson, start=file), run.best, tmp_path)
         with pytest.raises(EngineError, match=r"vocabular|width|tokenizer"):
             evaluate(demo(), kind, file, QUIET, workloads=SOME, max_tokens=4, threads=1)  # type: ignore[arg-type]
+
+    def goes_on(self, kind: str, lesson: Lesson, best: float, folder: Path) -> None:
+        """A run that starts from a file is as good as the run that wrote it, before it learns anything."""
+        still = Plan(0.01 / 60, rate=1e-9)
+        run = trainers.TRAINERS[kind](lesson, still, folder / "again", folder / "again.gguf")
+        assert run.curve[0].accepted_per_round == pytest.approx(best, abs=0.02)
+
+    def test_a_file_of_something_else_is_no_start(
+        self, kind: str, lesson: Lesson, target: Path, tmp_path: Path
+    ) -> None:
+        for start in (target, tmp_path / "missing.gguf", Path(__file__)):
+            with pytest.raises(ModelFileError, match=re.escape(str(start))):
+                trainers.TRAINERS[kind](
+                    replace(lesson, start=start), Plan(1.0), tmp_path, tmp_path / "x.gguf"
+                )
 
 
 def demo() -> Path:

@@ -111,18 +111,23 @@ def _trainer(kind: str) -> None:
         "--keep", type=click.IntRange(1), default=16384, show_default=True, help="Ids an EAGLE-3 head knows."
     )
     @click.option("--seed", default=1, show_default=True)
+    @click.option(
+        "--start", type=click.Path(path_type=Path),
+        help=f"Go on from this {kind} file, unless the folder holds an unfinished run.",
+    )  # fmt: skip
     @click.option("-o", "--output", type=click.Path(path_type=Path), help="File; default: in the folder.")
     @click.pass_obj
     def train(
-        work: Work, minutes: float, batch: int, rate: float, keep: int, seed: int, output: Path | None
-    ) -> None:
+        work: Work, minutes: float, batch: int, rate: float, keep: int, seed: int, start: Path | None,
+        output: Path | None,
+    ) -> None:  # fmt: skip
         import torch
 
         from training.fitting import Plan
-        from training.trainers import TRAINERS, read_lesson
+        from training.trainers import STATES_READ, TRAINERS, read_lesson
 
         torch.set_num_threads(work.threads)
-        lesson = read_lesson(work.target, work.data, keep, work.out)
+        lesson = read_lesson(work.target, work.data, keep, work.out, states=STATES_READ[kind], start=start)
         plan = Plan(minutes, batch=batch, rate=rate, seed=seed)
         path = output or work.folder / f"{kind}.gguf"
         run = TRAINERS[kind](lesson, plan, work.folder / kind, path)

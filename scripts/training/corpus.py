@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.shards import Sample, ShardStore, read_shard
+from training.shards import STATES, Sample, ShardStore, read_shard
 
+PAD, ROWS, IDS = 32, 128, 512
+"""Batches are as long, judge as many rows and weigh as many ids as a multiple of these: a matrix product of
+a shape that never came before costs several times its work, because its kernel is compiled first."""
 POOL = 12
 """Batches whose samples are sorted by length together, so that little is padding."""
 
@@ -39,6 +43,7 @@ class Batch:
 
 def batch_of(samples: Sequence[Sample]) -> Batch:
     longest = max(len(sample.tokens) for sample in samples)
+    longest += -longest % PAD
 
     def padded(name: str) -> Tensor:
         first = getattr(samples[0], name)
@@ -55,10 +60,15 @@ def batch_of(samples: Sequence[Sample]) -> Batch:
 
 
 class Corpus:
-    """Training samples of a folder; shards that appear later are taken in between epochs."""
+    """Training samples of a folder; shards that appear later are taken in between epochs.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        states: columns of `shards.STATES` to keep in memory, 4 KB a token together for a width of 576.
+    """
+
+    def __init__(self, folder: Path, states: Collection[str] = STATES) -> None:
         self._store = ShardStore(folder)
+        self._states = states
         self._known: set[Path] = set()
         self.samples: list[Sample] = []
         self.refresh()
@@ -67,7 +77,7 @@ class Corpus:
         for path in self._store.paths():
             if path not in self._known:
                 self._known.add(path)
-                self.samples.extend(read_shard(path))
+                self.samples.extend(read_shard(path, self._states))
 
     @property
     def n_tokens(self) -> int:
@@ -99,6 +109,30 @@ def coverage(samples: Sequence[Sample], ids: NDArray[np.int64]) -> float:
     return float(np.isin(written, ids).mean())
 
 
+class _CrossEntropy(torch.autograd.Function):
+    """`Σ p · (logsumexp(logits) - logits[rows])` over each row, in float32.
+
+    Written out because the generic gradient makes several more passes over logits that are most of a step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rows: Tensor, p: Tensor) -> Tensor:
+        """Of logits `[n, m]` at the columns `rows` `[n, t]` with weights `p` `[n, t]`."""
+        work = logits.to(torch.float32, copy=True)
+        chosen = work.gather(1, rows)
+        most = work.amax(1, keepdim=True)
+        total = work.sub_(most).exp_().sum(1, keepdim=True)
+        ctx.save_for_backward(work.div_(total).to(logits.dtype), rows, p)
+        return (total.log() + most)[:, 0] * p.sum(1) - (p * chosen).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        softmax, rows, p = ctx.saved_tensors
+        weight = outer[0][:, None]
+        inner = softmax * (weight * p.sum(1, keepdim=True)).to(softmax.dtype)
+        return inner.scatter_add_(1, rows, (-weight * p).to(inner.dtype)), None, None
+
+
 class ReducedVocabulary:
     """Distributions over chosen ids as rows of a smaller output matrix."""
 
@@ -113,9 +147,8 @@ class ReducedVocabulary:
         What the target gives to ids that are not kept is left out, so such rows weigh less.
         """
         rows = self._row[top_ids]
-        p = top_p * (rows >= 0)
-        chosen = torch.gather(logits, 1, rows.clamp(min=0)).float()
-        return torch.logsumexp(logits.float(), 1) * p.sum(1) - (p * chosen).sum(1)
+        loss: Tensor = _CrossEntropy.apply(logits, rows.clamp(min=0), top_p * (rows >= 0))
+        return loss
 
     def best(self, logits: Tensor) -> Tensor:
         """The target's ids of the largest logits."""
@@ -130,5 +163,16 @@ def candidates(batch: Batch, n_vocab: int, extra: int = 2048) -> ReducedVocabula
     wanted = batch.is_reply[..., None] & (batch.top_p > 0.01)
     chosen = torch.zeros(n_vocab, dtype=torch.bool)
     chosen[batch.top_ids[wanted]] = True
-    chosen[torch.randint(n_vocab, (extra,))] = True
+    count = int(chosen.sum()) + extra
+    others = (~chosen).nonzero()[:, 0]
+    chosen[others[torch.randperm(len(others))[: extra + -count % IDS]]] = True
     return ReducedVocabulary(chosen.nonzero()[:, 0], n_vocab)
+
+
+def whole_blocks(*columns: Tensor) -> tuple[Tensor, ...]:
+    """Rows to judge, without a few at a random place that make no block of `ROWS`."""
+    n = len(columns[0])
+    if n < ROWS:
+        return columns
+    kept = (torch.arange(n - n % ROWS) + torch.randint(n, ())) % n
+    return tuple(column[kept] for column in columns)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.corpus import Batch, candidates
+from training.corpus import Batch, candidates, whole_blocks
 from training.layers import FeedForward, Projections, RmsNorm
 from training.target import Floats, TargetFacts
 
@@ -91,8 +91,9 @@ def loss(draft: SmallLlama, batch: Batch) -> Tensor:
     """Mean distillation loss of all positions: the target judged the prompts too."""
     vocabulary = candidates(batch, draft.embedding.num_embeddings)
     inside = torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
-    logits = draft.logits(draft(batch.tokens)[inside], vocabulary.ids)
-    return vocabulary.distillation(logits, batch.top_ids[inside], batch.top_p[inside]).mean()
+    where = whole_blocks(*inside.nonzero(as_tuple=True))
+    logits = draft.logits(draft(batch.tokens)[where], vocabulary.ids)
+    return vocabulary.distillation(logits, batch.top_ids[where], batch.top_p[where]).mean()
 
 
 def hits(draft: SmallLlama, batch: Batch, k: int) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.corpus import Batch, ReducedVocabulary, candidates
+from training.corpus import Batch, ReducedVocabulary, candidates, whole_blocks
 from training.layers import FeedForward, Projections, RmsNorm
 from training.target import Floats, TargetFacts
 
@@ -193,7 +193,7 @@ def loss(head: Eagle3, batch: Batch, steps: int) -> Tensor:
         inside = judged < batch.length[:, None]
         judged = judged.clamp(max=batch.tokens.shape[1] - 1)
         wanted = inside & torch.gather(batch.is_reply, 1, judged) & alive
-        where = wanted.nonzero(as_tuple=True)
+        where = whole_blocks(*wanted.nonzero(as_tuple=True))
         rows = (where[0], judged[where])
         if len(where[0]):
             logits = head.logits(step.states[where], vocabulary.ids)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,32 @@ from training.target import Floats, TargetFacts, copy_tokenizer
 
 Weights = dict[str, Floats]
 """A module's parameters by PyTorch name, float32."""
+
+_OUTSIDE = {
+    "feature_norm": "enc.output_norm",
+    "fc": "fc",
+    "embedding": "token_embd",
+    "output_norm": "output_norm",
+}
+_IN_LAYER = {
+    "token_norm": "attn_norm", "state_norm": "attn_norm_2", "attention_norm": "attn_norm",
+    "attention.q": "attn_q", "attention.k": "attn_k", "attention.v": "attn_v",
+    "attention.output": "attn_output", "ff_norm": "ffn_norm", "ff.gate": "ffn_gate", "ff.up": "ffn_up",
+    "ff.down": "ffn_down",
+}  # fmt: skip
+
+
+def tensor_name(parameter: str) -> str:
+    """What the files call a parameter of our modules: `layers.2.ff.up.weight` is `blk.2.ffn_up.weight`."""
+    module, _, kind = parameter.rpartition(".")
+    if module in _OUTSIDE:
+        return f"{_OUTSIDE[module]}.{kind}"
+    if module.startswith("heads."):
+        return f"head.{module.removeprefix('heads.')}.{kind}"
+    if not module.startswith("layers."):
+        return f"blk.0.{_IN_LAYER[module]}.{kind}"
+    _, layer, module = module.split(".", 2)
+    return f"blk.{layer}.{_IN_LAYER[module]}.{kind}"
 
 
 @dataclass(slots=True)
@@ -56,10 +83,19 @@ class HeadFile:
         if values.shape[1] % block:
             kind = gguf.GGMLQuantizationType.F16
         packed = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind)
-        self.writer.add_tensor(f"{name}.weight", packed, raw_dtype=kind)
+        self.writer.add_tensor(name, packed, raw_dtype=kind)
 
     def vector(self, name: str, values: NDArray[Any]) -> None:
         self.writer.add_tensor(name, np.ascontiguousarray(values))
+
+    def parameters(self, weights: Weights, quantization: Mapping[str, str] = MappingProxyType({})) -> None:
+        """All of a module's; tensors in `quantization` have a ggml type of their own."""
+        for parameter, values in weights.items():
+            name = tensor_name(parameter)
+            if values.ndim == 1:
+                self.vector(name, values)
+            else:
+                self.matrix(name, values, quantization.get(name))
 
 
 @contextmanager
@@ -105,23 +141,9 @@ def write_eagle3(
             target_layers=list(facts.layers), target_hidden_size=facts.width,
             norm_before_residual=False, norm_before_fc=True,
         )  # fmt: skip
-        file.vector("enc.output_norm.weight", weights["feature_norm.weight"])
-        file.matrix("fc", weights["fc.weight"])
-        file.vector("blk.0.attn_norm.weight", weights["token_norm.weight"])
-        file.vector("blk.0.attn_norm_2.weight", weights["state_norm.weight"])
-        _layer(file, weights, "blk.0")
-        file.vector("output_norm.weight", weights["output_norm.weight"])
-        file.matrix("output", unembedding[ids], table)
+        file.parameters(weights)
+        file.matrix("output.weight", unembedding[ids], table)
         file.vector("d2t", ids.astype(np.int64))
-
-
-def _layer(file: HeadFile, weights: Weights, block: str, source: str = "") -> None:
-    """Attention and feed-forward of one llama layer, without the norm in front of it."""
-    for ours, name in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"), ("output", "attn_output")):
-        file.matrix(f"{block}.{name}", weights[f"{source}attention.{ours}.weight"])
-    file.vector(f"{block}.ffn_norm.weight", weights[f"{source}ff_norm.weight"])
-    for name in ("gate", "up", "down"):
-        file.matrix(f"{block}.ffn_{name}", weights[f"{source}ff.{name}.weight"])
 
 
 def write_medusa(path: Path, facts: TargetFacts, weights: Weights, quantization: str) -> None:
@@ -134,10 +156,7 @@ def write_medusa(path: Path, facts: TargetFacts, weights: Weights, quantization:
             format_version=FORMAT_VERSION, block_count=heads, residual_block_count=len(linear) // heads,
             embedding_length=facts.width, vocab_size=facts.n_vocab,
         )  # fmt: skip
-        for name in linear:
-            _, head, block = name.split(".")
-            file.matrix(f"head.{head}.{block}", weights[f"{name}.weight"])
-            file.vector(f"head.{head}.{block}.bias", weights[f"{name}.bias"].astype(np.float32))
+        file.parameters(weights)
 
 
 def write_draft(
@@ -166,9 +185,4 @@ def write_draft(
             attention__layer_norm_rms_epsilon=facts.eps, rope__dimension_count=head_size,
             rope__freq_base=facts.rope_base,
         )  # fmt: skip
-        file.matrix("token_embd", weights["embedding.weight"], table)
-        file.vector("output_norm.weight", weights["output_norm.weight"])
-        for i in range(layers):
-            norm = weights[f"layers.{i}.attention_norm.weight"]
-            file.vector(f"blk.{i}.attn_norm.weight", norm)
-            _layer(file, weights, f"blk.{i}", f"layers.{i}.")
+        file.parameters(weights, {"token_embd.weight": table})

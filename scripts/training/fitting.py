@@ -85,7 +85,9 @@ def fit(
     A folder with a checkpoint is gone on from: weights, optimizer, elapsed time and learning curve.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    optimizer = torch.optim.AdamW(module.parameters(), plan.rate, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        module.parameters(), plan.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+    )
     run = _resume(folder, module, optimizer)
     rng = random.Random(plan.seed + run.steps)
     torch.manual_seed(plan.seed + run.steps)

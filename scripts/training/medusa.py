@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.corpus import Batch, candidates
+from training.corpus import Batch, candidates, whole_blocks
 from training.target import Floats, TargetFacts
 
 HEAD_WEIGHT = 0.9
@@ -30,7 +30,7 @@ class Medusa(nn.Module):
         facts: TargetFacts,
         unembedding: Floats,
         heads: int = 4,
-        blocks: int = 2,
+        blocks: int = 4,
     ) -> None:
         super().__init__()
         rows = torch.tensor(unembedding).to(torch.bfloat16)
@@ -59,7 +59,7 @@ def loss(medusa: Medusa, batch: Batch) -> Tensor:
     hidden = batch.hidden[row, at]
     for i in range(len(medusa.heads)):
         inside = at + i + 1 < batch.length[row]
-        row, at, hidden = row[inside], at[inside], hidden[inside]
+        row, at, hidden = whole_blocks(row[inside], at[inside], hidden[inside])
         if not len(row):
             break
         logits = medusa.guess(i, hidden, vocabulary.ids)

@@ -6,7 +6,7 @@ with the first prompt of which no shard knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Sample:
 
 
 ROW_FIELDS = ("tokens", "features", "hidden", "top_ids", "top_p")
+STATES = ("features", "hidden")
+"""The columns that are nearly all of a shard."""
 
 
 class ShardStore:
@@ -83,9 +85,12 @@ class ShardStore:
             yield from read_shard(path)
 
 
-def read_shard(path: Path) -> Iterator[Sample]:
+def read_shard(path: Path, states: Collection[str] = STATES) -> Iterator[Sample]:
+    """Samples of one shard; of the `STATES` that are not asked for, the rows have no width."""
     with np.load(path) as shard:
-        columns = {name: shard[name] for name in shard.files}
+        columns = {name: shard[name] for name in shard.files if name in states or name not in STATES}
+    for name in STATES:
+        columns.setdefault(name, np.zeros((len(columns["tokens"]), 0), np.float16))
     ends = np.cumsum(columns["length"])
     for i, (end, length) in enumerate(zip(ends.tolist(), columns["length"].tolist(), strict=True)):
         rows = slice(end - length, end)

@@ -81,18 +81,23 @@ def matrix(path: Path, *names: str) -> Floats:
     Raises:
         ModelFileError: it has none of them.
     """
-    tensors = {tensor.name: tensor for tensor in _reader(path).tensors}
+    found = tensors(path)
     for name in names:
-        if name in tensors:
-            return unpack(tensors[name])
+        if name in found:
+            return unpack(found[name])
     raise ModelFileError(f"`{path.name}` has no tensor `{names[0]}`")
 
 
 def layer_matrices(path: Path, layer: int) -> dict[str, Floats]:
     """The weights of one layer by name: `attn_q`, `ffn_down`, …"""
     prefix = f"blk.{layer}."
-    found = (tensor for tensor in _reader(path).tensors if tensor.name.startswith(prefix))
-    return {t.name.removeprefix(prefix).removesuffix(".weight"): unpack(t) for t in found}
+    found = ((name, tensor) for name, tensor in tensors(path).items() if name.startswith(prefix))
+    return {name.removeprefix(prefix).removesuffix(".weight"): unpack(tensor) for name, tensor in found}
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """By name, still packed."""
+    return {tensor.name: tensor for tensor in _reader(path).tensors}
 
 
 def unpack(tensor: Any) -> Floats:
@@ -147,6 +152,13 @@ def _copy_keys(reader: Any, writer: Any, prefix: str) -> None:
 
 
 def _reader(path: Path) -> Any:
+    """
+    Raises:
+        ModelFileError: the file is missing or no GGUF.
+    """
     import gguf
 
-    return gguf.GGUFReader(path)
+    try:
+        return gguf.GGUFReader(path)
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        raise ModelFileError(f"`{path}` cannot be read as a GGUF file: {error}") from error
