@@ -17,8 +17,9 @@ from typing import Any
 
 from localspec.engine.alarms import Alarms, repeats_itself
 from localspec.engine.backend.context import DecodeAborted
+from localspec.engine.caches import Caches
 from localspec.engine.control import Clock, Control, Options
-from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids, Tokens, common_prefix
+from localspec.engine.drafters.base import Draft, Drafter, DraftSampling, History, Ids
 from localspec.engine.events import Done, DoneReason, Event, Notice, Prefill, Round, Token
 from localspec.engine.leaders import Row
 from localspec.engine.policy import DraftRequest, Outcome, Policy
@@ -82,7 +83,6 @@ class Loop:
         self._target = target
         self._health = health or Health()
         off = self._health.off if policy.adapts else {}
-        self._drafters = [drafter for drafter in drafters if drafter.name not in off]
         self._sampler = sampler
         self._policy = policy
         self._options = options
@@ -92,7 +92,13 @@ class Loop:
         self._clock = Clock(now)
         self._draws = 0
         self._notices = [Notice("off", off[d.name]) for d in drafters if d.name in off]
-        self._stable = 0
+        self._caches = Caches(
+            target,
+            [drafter for drafter in drafters if drafter.name not in off],
+            control,
+            self._notices.append,
+            require=options.require,
+        )
         self.stats = Stats()
         self._sampling = (
             DraftSampling(draft_distribution, self._draft_uniform)
@@ -127,7 +133,7 @@ class Loop:
         error: str | None = None
         try:
             yield from self._prefill(prompt, stable)
-            self._tell(lambda drafter: drafter.begin(history))
+            self._caches.begin(history)
             self.stats.prefill_s = self._clock.busy() - started
             reason = yield from self._rounds(history, started)
         except DecodeAborted:
@@ -140,60 +146,12 @@ class Loop:
 
     def _prefill(self, prompt: Ids, stable: int) -> Iterator[Event]:
         """Fill the target's cache with all but the last prompt token, reusing what is there."""
-        self._stable = stable
-        reused = self._keep(prompt)
+        self._caches.stable = stable
+        reused = self._caches.keep(prompt)
         self.stats.prompt_tokens, self.stats.reused_tokens = len(prompt), reused
         yield from self._emit(Prefill(reused, len(prompt), reused))
-        for done in self._read(prompt, reused):
+        for done in self._caches.read(prompt, reused):
             yield from self._emit(Prefill(done, len(prompt), reused))
-
-    def _keep(self, ids: Ids) -> int:
-        """Cut the caches to what a text needs of them; returns the length kept."""
-        target = self._target
-        kept = common_prefix(target.ids[: target.n_past], ids[:-1])
-        for drafter in self._drafters:
-            kept = min(kept, drafter.reusable(ids, kept))
-        kept = target.reusable_prefix(kept)
-        target.truncate(kept)
-        for drafter in self._drafters:
-            drafter.rewind(kept)
-        return kept
-
-    def _read(self, ids: Ids, start: int) -> Iterator[int]:
-        """Decode a text from `start` to all but its last token; yields how far it came."""
-        target, last, stable = self._target, len(ids) - 1, self._stable
-        while start < last:
-            if self._control.cancelled:
-                raise DecodeAborted
-            end = min(start + target.prefill_chunk, stable if start < stable else last)
-            self._decode_target(ids[start:end], 0)
-            start = end
-            if start == stable:
-                target.mark_reusable()
-            yield start
-
-    def _decode_target(self, tokens: Tokens, outputs: int) -> Any:
-        start = self._target.n_past
-        rows = self._target.decode(tokens, outputs)
-        self._tell(lambda drafter: drafter.observe(tokens, start))
-        return rows
-
-    def _tell(self, what: Callable[[Drafter], None]) -> None:
-        """Let every drafter know; one that cannot go on costs its drafts, not the reply."""
-        for drafter in list(self._drafters):
-            try:
-                what(drafter)
-            except EngineError as failure:
-                self._drop([drafter], failure)
-
-    def _drop(self, broken: Sequence[Drafter], failure: EngineError, *, tell: bool = True) -> None:
-        """Go on without these drafters and say so; with `require` a failing drafter ends the reply."""
-        if self._options.require:
-            raise failure
-        names = ", ".join(drafter.name for drafter in broken)
-        self._drafters = [drafter for drafter in self._drafters if drafter not in broken]
-        if tell:
-            self._notices.append(Notice("off", f"{names} failed: {failure.message}"))
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -254,12 +212,12 @@ class Loop:
         return max(0, min(limits))
 
     def _draft(self, state: _RoundState, history: History) -> None:
-        limit = self._limit()
-        if not self._drafters:
+        limit, drafters = self._limit(), self._caches.drafters
+        if not drafters:
             return
         try:
             method, draft = self._policy.draft(
-                DraftRequest(self._drafters, history, limit, state.base, self._sampling)
+                DraftRequest(drafters, history, limit, state.base, self._sampling)
             )
             if draft is not None:
                 draft.check(limit, self._target.n_vocab)
@@ -267,14 +225,14 @@ class Loop:
             if self._policy.adapts:
                 self._health.fault = fault
             else:
-                self._drop([d for d in self._drafters if d.name == fault.method], fault)
+                self._caches.drop([d for d in drafters if d.name == fault.method], fault)
             return
         except EngineError as failure:
             # Which one failed is the policy's secret; a copier has no cache that could be broken.
-            self._drop([d for d in self._drafters if not d.free] or self._drafters, failure)
+            self._caches.drop([d for d in drafters if not d.free] or drafters, failure)
             return
         state.method, state.draft = method, draft
-        state.drafter = next((d for d in self._drafters if d.name == method), None)
+        state.drafter = next((d for d in drafters if d.name == method), None)
 
     def _verify(self, state: _RoundState, history: History) -> Any:
         drafted = state.draft.tokens if state.draft is not None else []
@@ -282,7 +240,7 @@ class Loop:
         if drafted:
             self._target.guard()
         before = self._clock.now()
-        rows = self._decode_target(tokens, len(tokens))
+        rows = self._caches.decode(tokens, len(tokens))
         state.verify_s = self._clock.now() - before - self._target.waited_s
         state.rows = len(tokens)
         return rows
@@ -348,8 +306,7 @@ class Loop:
     def _finish(self, state: _RoundState, history: History, *, complete: bool) -> Round:
         """Bring caches, counters and the policy to the last committed token, however the round ended."""
         self._control.acknowledge()
-        self._target.truncate(min(state.base + len(state.committed), self._target.n_past))
-        self._tell(lambda drafter: drafter.commit(history, state.accepted if drafter is state.drafter else 0))
+        self._caches.commit(history, state.drafter, state.accepted)
         draft = state.draft
         drafted = len(draft) if draft is not None else 0
         draft_s = draft.draft_s + draft.catchup_s if draft is not None else 0.0
@@ -406,7 +363,7 @@ class Loop:
 
     def _recover(self, fault: DraftFaultError, history: History) -> None:
         """Reset a spoiled drafter and rebuild it from the text so far; after a second fault do without it."""
-        drafter = next((d for d in self._drafters if d.name == fault.method), None)
+        drafter = next((d for d in self._caches.drafters if d.name == fault.method), None)
         if drafter is None:
             return  # it does not draft here: a later reply's to answer
         self._health.fault = None
@@ -415,15 +372,11 @@ class Loop:
         self._alarms.forget(fault.method)
         if notice.kind == "off":
             self.stats.given_up.append(fault.method)
-            self._drop([drafter], fault, tell=False)
+            self._caches.drop([drafter], fault, tell=False)
             return
         self.stats.resets.append(fault.method)
         self._policy.restart(fault.method)
-        drafter.reset()
-        text = history.ids.copy()
-        for _ in self._read(text, self._keep(text)):
-            pass
-        self._tell(lambda each: each.begin(history))
+        self._caches.rebuild(drafter, history)
 
     def _emit(self, event: Event) -> Iterator[Event]:
         """Yield an event without counting the consumer's time."""
