@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from localspec.interfaces import DeviceMemory, SessionLike
 from localspec.measuring import run
 from localspec.output import amount, table
 from localspec.selftest.proof import Finding
+from localspec.worker.obituary import describe_exit
 
 GPU_TOOLS = {"nvidia-smi": "cuda", "rocminfo": "rocm"}
 """A driver's own program → the backend that uses its GPU."""
@@ -109,12 +111,15 @@ def examine(models_dir: Path | None = None, default_pair: str | None = None) -> 
             for tool, backend in GPU_TOOLS.items()
             if shutil.which(tool)
         ]
+    demo = _demo_pair(problems)
+    if build is not None and demo is not None:
+        problems += _decodes(demo)
     return Report(
         localspec=__version__,
         python=f"{platform.python_version()} ({sys.executable})",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cores=os.cpu_count() or 1,
-        build=build, features=features, rpc=rpc, devices=devices, demo_pair=_demo_pair(problems),
+        build=build, features=features, rpc=rpc, devices=devices, demo_pair=demo,
         problems=(*problems, *_default_pair(default_pair, models_dir)),
         models_dir=models_dir, disk_free_bytes=_disk_free(models_dir),
     )  # fmt: skip
@@ -192,6 +197,21 @@ def _demo_pair(problems: list[Problem]) -> Path | None:
     except LocalspecError as error:
         problems.append(Problem(error.message, error.hint or "scripts/setup"))
         return None
+
+
+def _decodes(model: Path) -> Iterator[Problem]:
+    """A kernel that was built wrong shows when it runs, and ends the process that runs it: not this one."""
+    child = subprocess.run(
+        [sys.executable, "-m", "localspec.selftest.decode", str(model)],
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    if child.returncode:
+        said = child.stderr.strip().splitlines()[-1:] if child.returncode > 0 else []
+        why = ": ".join([f"a process that tried it {describe_exit(child.returncode)}", *said])
+        yield Problem(
+            f"llama.cpp loads but cannot decode; {why}",
+            "CMAKE_ARGS=-DGGML_NATIVE=OFF scripts/setup --rebuild",
+        )
 
 
 def human_report(report: Report) -> str:

@@ -42,20 +42,11 @@ ASK_LIBRARY = """
 import json
 from localspec.engine.backend.devices import devices, supports_rpc
 from localspec.engine.backend.library import build_description
-names = [device.name for device in devices()]
-print(json.dumps({"build": build_description(), "rpc": supports_rpc(), "devices": names}))
-"""
-TRY_LIBRARY = """
-import numpy as np
 from localspec.catalog import demo_target_path
-from localspec.engine.backend import Context, ContextSettings, load_model
-path = demo_target_path()
-if path:
-    context = Context(load_model(path), ContextSettings(n_ctx=256, n_outputs_max=5, threads=1))
-    rows = context.run(np.arange(100, 105, dtype=np.int32), 0, 0, 5)
-    assert np.isfinite(rows).all(), "its logits are no numbers"
+names = [device.name for device in devices()]
+facts = {"build": build_description(), "rpc": supports_rpc(), "devices": names}
+print(json.dumps({**facts, "demo": str(demo_target_path())}))
 """
-"""Decodes a few rows of the demo weights: a kernel built for the wrong CPU shows here and not in a reply."""
 DEVICE_NAMES = {"cuda": "CUDA", "vulkan": "Vulkan", "metal": ("MTL", "Metal"), "rocm": "ROCm", "cpu": "CPU"}
 """What the names of a backend's devices start with."""
 
@@ -263,14 +254,16 @@ def check_library(python: Path, backend: str, prebuilt: str | None) -> str:
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         raise SetupError(f"the installed llama.cpp does not load: {last}", "scripts/setup --rebuild")
-    judge_trial(subprocess.run([python, "-c", TRY_LIBRARY], capture_output=True, text=True))
-    return judge_library(json.loads(answer.stdout.splitlines()[-1]), backend, prebuilt)
+    facts = json.loads(answer.stdout.splitlines()[-1])
+    trial = [python, "-m", "localspec.selftest.decode", facts["demo"]]
+    judge_trial(subprocess.run(trial, capture_output=True, text=True))
+    return judge_library(facts, backend, prebuilt)
 
 
 def judge_trial(trial: subprocess.CompletedProcess[str]) -> None:
     """
     Raises:
-        SetupError: `TRY_LIBRARY` failed or was killed.
+        SetupError: the trial decode failed or was killed.
     """
     if trial.returncode:
         last = (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +74,32 @@ def test_a_library_that_does_not_load_is_a_finding(
     out, err = capsys.readouterr()
     assert "missing: llama-cpp-python cannot be loaded: libgomp.so.1\n    fix: reinstall it" in out
     assert err == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_a_build_that_dies_while_decoding_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As GCC 12's AMX kernels do; this process lives to tell it."""
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dying))
+    assert cli.run(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert (
+        "llama.cpp loads but cannot decode; a process that tried it crashed (SIGSEGV)\n    fix: CMAKE" in said
+    )
+
+
+def test_a_model_that_cannot_be_decoded_is_told_in_its_words(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"no model")
+    child = subprocess.run(
+        [sys.executable, "-m", "localspec.selftest.decode", tmp_path / "x.gguf"],
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 1 and "x.gguf" in child.stderr and "Traceback" not in child.stderr
 
 
 def test_missing_demo_weights_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,11 +217,6 @@ class TestLibrary:
                 bootstrap.judge_trial(trial)
             assert "GGML_NATIVE=OFF scripts/setup --rebuild" in str(stop.value)
 
-    def test_the_trial_decodes_here(self) -> None:
-        bootstrap.judge_trial(
-            subprocess.run([sys.executable, "-c", bootstrap.TRY_LIBRARY], capture_output=True, text=True)
-        )
-
     def test_amx_kernels_are_left_out(self) -> None:
         assert machine.compiler_flags(replace(BARE, cpu="amx_int8 amx_tile avx2")) == ("-U__AMX_INT8__",)
         assert machine.compiler_flags(replace(BARE, cpu="avx2 avx512f")) == ()
