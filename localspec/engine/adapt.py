@@ -142,7 +142,8 @@ class AdaptivePolicy:
         costs = self._round_costs(chances, request.n_past, None)
         rate = self.rate(request.n_past)
         k, ratio = best_length(chances, costs, rate)
-        k = self._settled(drafter, arm, k, chances, costs, rate)
+        settled = self._settled(drafter, arm, k, chances, costs, rate)
+        k = k if settled is None else settled
         if k == 0 and self.paused and chances[0] >= SURE:
             look = min(PRICE_LOOK, len(draft))  # sure drafts that never pay: are their rows still as dear?
             if self._pausing.may_probe(drafter.name, costs[look] - costs[0]):
@@ -162,20 +163,20 @@ class AdaptivePolicy:
         chances: Sequence[float],
         costs: Sequence[float],
         rate: float,
-    ) -> int:
-        """The length to start from, as long as `k` is not clearly better."""
+    ) -> int | None:
+        """The length to start from, as long as `k` is not clearly better; None = no such length."""
         if self._resting and self.paused:
             return 0
         start = self._start
         if start is None or start.k is None or start.method != drafter.name:
-            return k
+            return None
         tuned = min(start.k, len(chances))
         if arm.judged < LEARNING:
             return tuned
-        if k == 0:
-            return 0
+        if k in (0, tuned):
+            return None
         gain = surplus(k, chances, costs, rate) - surplus(tuned, chances, costs, rate)
-        return k if gain > SETTLED else tuned
+        return None if gain > SETTLED else tuned
 
     def _above_floor(self, position: int, confidence: float) -> bool:
         return confidence >= self._p_min
@@ -185,10 +186,10 @@ class AdaptivePolicy:
         costs = self._round_costs(chances, request.n_past, arm.costs)
         rate = self.rate(request.n_past)
         k, ratio = best_length(chances, costs, rate)
-        own, k = k, self._settled(drafter, arm, k, chances, costs, rate)
-        if k and k != own:
-            return propose(drafter, request, k, self._above_floor)
-        if k == 0:
+        settled = self._settled(drafter, arm, k, chances, costs, rate)
+        if settled:
+            return propose(drafter, request, settled, self._above_floor)
+        if k == 0 or settled == 0:
             self._declined.add(ratio)
             k = self._doubtful_length(drafter, arm, request, chances, costs)
             if k == 0:

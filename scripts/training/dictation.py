@@ -19,9 +19,9 @@ from training.prompts import prompt_stream
 from training.shards import ShardStore
 from training.target import read_target, write_fast_copy
 
-QUESTIONS_PER_PROMPT = 2
+QUESTIONS_PER_PROMPT = 3
 """Questions of the target's own after each written prompt, …"""
-TOKENS_PER_QUESTION = 400
+TOKENS_PER_QUESTION = 330
 """… of which one is asked for so many tokens of training data."""
 TEXT_INDEX = 1 << 40
 """Number of the first sample that came from a text file: far above those of prompts."""
