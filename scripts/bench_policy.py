@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("--draft", type=Path, metavar="FILE", help="draft GGUF instead of the pair's own")
     parser.add_argument("--method", default="ngram", help="auto races every drafter of the pair")
     parser.add_argument("--k", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--workload", nargs="+", choices=[w.name for w in WORKLOADS], help="only these")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
@@ -82,7 +83,7 @@ def main() -> int:
     rows = []
     try:
         racers = contestants(session, asked.method, asked.k)
-        for workload in WORKLOADS:
+        for workload in (w for w in WORKLOADS if asked.workload is None or w.name in asked.workload):
             result = race(workload, racers, asked.repeats, asked.tokens)
             rows.append(judge(workload.name, result.lanes))
             print(f"{workload.name}: {rows[-1]['ratio']}", file=sys.stderr, flush=True)
