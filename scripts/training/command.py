@@ -113,7 +113,7 @@ def _trainer(kind: str) -> None:
     @click.option("--seed", default=1, show_default=True)
     @click.option(
         "--start", type=click.Path(path_type=Path),
-        help=f"Go on from this {kind} file, unless the folder holds an unfinished run.",
+        help=f"Go on from this {kind} file, unless the folder holds a run to go on with.",
     )  # fmt: skip
     @click.option("-o", "--output", type=click.Path(path_type=Path), help="File; default: in the folder.")
     @click.pass_obj

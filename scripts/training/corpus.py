@@ -6,7 +6,6 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +62,7 @@ class Corpus:
     """Training samples of a folder; shards that appear later are taken in between epochs.
 
     Args:
-        states: columns of `shards.STATES` to keep in memory, 4 KB a token together for a width of 576.
+        states: columns of `shards.STATES` to keep in memory, 4.6 KB a token together for a width of 576.
     """
 
     def __init__(self, folder: Path, states: Collection[str] = STATES) -> None:
@@ -109,30 +108,6 @@ def coverage(samples: Sequence[Sample], ids: NDArray[np.int64]) -> float:
     return float(np.isin(written, ids).mean())
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """`Σ p · (logsumexp(logits) - logits[rows])` over each row, in float32.
-
-    Written out because the generic gradient makes several more passes over logits that are most of a step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, rows: Tensor, p: Tensor) -> Tensor:
-        """Of logits `[n, m]` at the columns `rows` `[n, t]` with weights `p` `[n, t]`."""
-        work = logits.to(torch.float32, copy=True)
-        chosen = work.gather(1, rows)
-        most = work.amax(1, keepdim=True)
-        total = work.sub_(most).exp_().sum(1, keepdim=True)
-        ctx.save_for_backward(work.div_(total).to(logits.dtype), rows, p)
-        return (total.log() + most)[:, 0] * p.sum(1) - (p * chosen).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
-        softmax, rows, p = ctx.saved_tensors
-        weight = outer[0][:, None]
-        inner = softmax * (weight * p.sum(1, keepdim=True)).to(softmax.dtype)
-        return inner.scatter_add_(1, rows, (-weight * p).to(inner.dtype)), None, None
-
-
 class ReducedVocabulary:
     """Distributions over chosen ids as rows of a smaller output matrix."""
 
@@ -147,8 +122,9 @@ class ReducedVocabulary:
         What the target gives to ids that are not kept is left out, so such rows weigh less.
         """
         rows = self._row[top_ids]
-        loss: Tensor = _CrossEntropy.apply(logits, rows.clamp(min=0), top_p * (rows >= 0))
-        return loss
+        p = top_p * (rows >= 0)
+        chosen = torch.gather(logits, 1, rows.clamp(min=0)).float()
+        return torch.logsumexp(logits.float(), 1) * p.sum(1) - (p * chosen).sum(1)
 
     def best(self, logits: Tensor) -> Tensor:
         """The target's ids of the largest logits."""

@@ -148,7 +148,7 @@ def write_eagle3(
 
 def write_medusa(path: Path, facts: TargetFacts, weights: Weights, quantization: str) -> None:
     """Parameters of a `medusa.Medusa`, in the format of `localspec.selftest.medusa`."""
-    linear = sorted(name.removesuffix(".weight") for name in weights if name.endswith(".weight"))
+    linear = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
     heads = 1 + max(int(name.split(".")[1]) for name in linear)
     with head_file(path, "medusa", f"{facts.name} Medusa", quantization) as file:
         file.bind(facts)
